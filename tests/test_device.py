@@ -1,0 +1,204 @@
+"""What identifies a GPU, and how the one present (or a stand-in for it) is described."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunekit.device import KNOWN_DEVICES, DeviceInfo, describe, detect, driver_version
+from tunekit.errors import DeviceError
+
+H200 = KNOWN_DEVICES["sm_90"]
+
+
+def gpu(name, arch, multiprocessors):
+    return replace(H200, name=name, arch=arch, multiprocessors=multiprocessors)
+
+
+# Slugs are in keys, rows and file names: one that changes loses every row stored under it.
+SLUGS = [
+    (gpu("NVIDIA H200", "sm_90", 132), "nvidia-h200-sm90-132"),
+    (gpu("NVIDIA H200 MIG 1g.18gb", "sm_90", 16), "nvidia-h200-mig-1g-18gb-sm90-16"),
+    (gpu("NVIDIA A100-SXM4-80GB", "sm_80", 108), "nvidia-a100-sxm4-80gb-sm80-108"),
+    (gpu("NVIDIA GH200 480GB", "sm_90", 132), "nvidia-gh200-480gb-sm90-132"),
+    (gpu("Tesla T4", "sm_75", 40), "tesla-t4-sm75-40"),
+    (gpu("Orin (nvgpu)", "sm_87", 16), "orin-nvgpu-sm87-16"),
+    (gpu("Quadro RTX 6000/8000", "sm_75", 72), "quadro-rtx-6000-8000-sm75-72"),
+    (
+        gpu("NVIDIA Graphics Device (rev a1)", "sm_100", 148),
+        "nvidia-graphics-device-rev-a1-sm100-148",
+    ),
+    (gpu("  NVIDIA  GeForce RTX 5090 ", "sm_120", 170), "nvidia-geforce-rtx-5090-sm120-170"),
+    (gpu("NVIDIA GeForce GTX 1650 Ti\u2122", "sm_75", 16), "nvidia-geforce-gtx-1650-ti-sm75-16"),
+    (gpu("AMD Instinct MI300X OAM", "gfx942", 304), "amd-instinct-mi300x-oam-gfx942-304"),
+    (gpu("AMD Radeon Graphics", "gfx90a", 110), "amd-radeon-graphics-gfx90a-110"),
+    (gpu("\u2122", "sm_90", 132), "gpu-sm90-132"),
+]
+
+
+@pytest.mark.parametrize(("device", "slug"), SLUGS, ids=[slug for _, slug in SLUGS])
+def test_the_slug_of_a_device(device, slug):
+    assert device.slug == slug
+
+
+@given(st.text(), st.integers(1, 1000))
+def test_any_name_gives_a_slug_that_is_a_file_name_and_no_option(name, multiprocessors):
+    slug = gpu(name, "sm_90", multiprocessors).slug
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
+    assert slug.endswith(f"-sm90-{multiprocessors}")
+
+
+def test_a_slice_or_another_chip_is_another_kind_of_gpu():
+    kinds = [
+        H200,
+        replace(H200, multiprocessors=60),
+        replace(H200, arch="sm_100"),
+        replace(H200, name="NVIDIA H100"),
+    ]
+    assert len({device.slug for device in kinds}) == len(kinds)
+
+
+def test_sizes_that_say_nothing_of_the_kind_do_not_change_the_slug():
+    # what a driver or a MIG host reports of memory may differ from machine to machine
+    assert replace(H200, memory_bytes=1, l2_bytes=1).slug == H200.slug
+
+
+@pytest.mark.parametrize(
+    ("arch", "capability"),
+    [("sm_75", 75), ("sm_90", 90), ("sm_90a", 90), ("sm_120", 120), ("gfx942", 0), ("", 0)],
+)
+def test_capability(arch, capability):
+    assert replace(H200, arch=arch).capability == capability
+
+
+def test_known_devices_are_listed_under_their_own_architecture():
+    assert all(info.arch == arch for arch, info in KNOWN_DEVICES.items())
+    assert {info.backend for info in KNOWN_DEVICES.values()} == {"cuda", "hip"}
+    assert len({info.slug for info in KNOWN_DEVICES.values()}) == len(KNOWN_DEVICES)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+def properties(**change):
+    return SimpleNamespace(
+        **{
+            "name": "NVIDIA H200",
+            "major": 9,
+            "minor": 0,
+            "multi_processor_count": 132,
+            "shared_memory_per_block_optin": 227 * 1024,
+            "L2_cache_size": 60 << 20,
+            "total_memory": 141 << 30,
+            "warp_size": 32,
+            **change,
+        }
+    )
+
+
+def test_describe_a_cuda_device(torch, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    assert describe(properties()) == H200
+
+
+def test_describe_a_rocm_device(torch, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.4", raising=False)
+    found = describe(
+        properties(
+            name="AMD Instinct MI300X",
+            gcnArchName="gfx942:sramecc+:xnack-",
+            multi_processor_count=304,
+            shared_memory_per_block_optin=0,
+            L2_cache_size=4 << 20,
+            total_memory=192 << 30,
+            warp_size=64,
+        )
+    )
+    assert found == KNOWN_DEVICES["gfx942"]
+
+
+def test_a_shared_memory_limit_torch_does_not_report_is_never_overstated(torch, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    unreported = properties(shared_memory_per_block_optin=None)
+
+    assert describe(unreported).shared_bytes == H200.shared_bytes
+    unreported.major, unreported.minor = 8, 7
+    assert describe(unreported).shared_bytes == 48 * 1024
+
+
+def test_no_device_is_one_line_that_says_what_to_do(torch, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="--device replay") as raised:
+        detect()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_device_past_those_present_is_an_error_that_counts_them(torch, monkeypatch, index):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(DeviceError, match=f"no device cuda:{index}: this machine has 2"):
+        detect(index)
+
+
+def test_two_devices_of_one_machine_are_described_apart(torch, monkeypatch):
+    present = [properties(), properties(name="NVIDIA H200 MIG 1g.18gb", multi_processor_count=16)]
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", present.__getitem__)
+
+    assert detect(0).slug == "nvidia-h200-sm90-132"
+    assert detect(1).slug == "nvidia-h200-mig-1g-18gb-sm90-16"
+
+
+class FakeNvml(SimpleNamespace):
+    """NVML with a driver, or with none where `fails`."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self):
+        if self.fails:
+            raise self.NVMLError
+        self.open = True
+
+    def nvmlSystemGetDriverVersion(self):
+        assert self.open
+        return "575.57.08"
+
+    def nvmlShutdown(self):
+        self.open = False
+
+
+def test_the_driver_version_is_nvmls_and_nvml_is_closed_again(monkeypatch):
+    nvml = FakeNvml(fails=False, open=False)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    assert driver_version() == "575.57.08"
+    assert not nvml.open
+
+
+@pytest.mark.parametrize("nvml", [None, FakeNvml(fails=True, open=False)], ids=["absent", "fails"])
+def test_the_driver_version_is_unknown_where_nvml_cannot_say(monkeypatch, nvml):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert driver_version() == "unknown"
+
+
+@pytest.mark.gpu
+def test_the_gpu_present_is_described_as_torch_sees_it(torch):
+    seen, found = torch.cuda.get_device_properties(0), detect(0)
+
+    assert found.name == seen.name
+    assert found.multiprocessors == seen.multi_processor_count
+    assert found.shared_bytes >= 48 * 1024
+    assert isinstance(found, DeviceInfo)
+    assert driver_version()

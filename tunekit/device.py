@@ -1,0 +1,126 @@
+"""The GPU as the space and the key see it: limits, identity, and how to find the one present."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tunekit.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What legality and identity need to know of a GPU. Sizes are in bytes."""
+
+    name: str
+    backend: str
+    """Triton's backend: `cuda` or `hip`."""
+    arch: str
+    """`sm_90`, `gfx942`."""
+    multiprocessors: int
+    shared_bytes: int
+    """Shared memory one block may use (the opt-in limit)."""
+    l2_bytes: int
+    memory_bytes: int
+    warp_size: int = 32
+
+    @property
+    def slug(self) -> str:
+        """Name of the GPU kind in keys and files: product, architecture, multiprocessors.
+
+        A MIG slice or a cut-down card has another number of multiprocessors, and so another slug.
+        """
+        product = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "gpu"
+        return f"{product}-{self.arch.replace('_', '')}-{self.multiprocessors}"
+
+    @property
+    def capability(self) -> int:
+        """Compute capability of a CUDA device as Triton writes it (90 for 9.0), else 0."""
+        found = re.fullmatch(r"sm_(\d+)a?", self.arch)
+        return int(found.group(1)) if found else 0
+
+
+_KB = 1024
+KNOWN_DEVICES: dict[str, DeviceInfo] = {
+    info.arch: info
+    for info in (
+        DeviceInfo("NVIDIA T4", "cuda", "sm_75", 40, 64 * _KB, 4 << 20, 16 << 30),
+        DeviceInfo("NVIDIA A100-SXM4-80GB", "cuda", "sm_80", 108, 163 * _KB, 40 << 20, 80 << 30),
+        DeviceInfo("NVIDIA A10", "cuda", "sm_86", 72, 99 * _KB, 6 << 20, 24 << 30),
+        DeviceInfo("NVIDIA L4", "cuda", "sm_89", 58, 99 * _KB, 48 << 20, 24 << 30),
+        DeviceInfo("NVIDIA H200", "cuda", "sm_90", 132, 227 * _KB, 60 << 20, 141 << 30),
+        DeviceInfo("NVIDIA B200", "cuda", "sm_100", 148, 227 * _KB, 126 << 20, 180 << 30),
+        DeviceInfo("NVIDIA GeForce RTX 5090", "cuda", "sm_120", 170, 99 * _KB, 96 << 20, 32 << 30),
+        DeviceInfo("AMD Instinct MI300X", "hip", "gfx942", 304, 64 * _KB, 4 << 20, 192 << 30, 64),
+    )
+}
+"""One GPU of each architecture, for compiling and checking legality without one present."""
+
+
+def cuda_available() -> bool:
+    """Say whether a usable CUDA (or ROCm) device is present."""
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def detect(index: int = 0) -> DeviceInfo:
+    """Describe a GPU that is present.
+
+    Raises:
+        DeviceError: there is no such device.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise DeviceError("no CUDA device is usable here: run with --device replay, or on a GPU")
+    count = torch.cuda.device_count()
+    if not 0 <= index < count:
+        raise DeviceError(f"there is no device cuda:{index}: this machine has {count}")
+    return describe(torch.cuda.get_device_properties(index))
+
+
+def describe(properties: torch._C._CudaDeviceProperties) -> DeviceInfo:
+    """Translate torch's device properties."""
+    import torch
+
+    hip = getattr(torch.version, "hip", None) is not None
+    arch = (
+        str(properties.gcnArchName).split(":")[0]
+        if hip
+        else f"sm_{properties.major}{properties.minor}"
+    )
+    fallback = KNOWN_DEVICES.get(arch)
+    shared = getattr(properties, "shared_memory_per_block_optin", None)
+    if not shared:
+        shared = fallback.shared_bytes if fallback else 48 * _KB
+    return DeviceInfo(
+        name=properties.name,
+        backend="hip" if hip else "cuda",
+        arch=arch,
+        multiprocessors=properties.multi_processor_count,
+        shared_bytes=int(shared),
+        l2_bytes=int(getattr(properties, "L2_cache_size", 0) or (32 << 20)),
+        memory_bytes=int(properties.total_memory),
+        warp_size=int(getattr(properties, "warp_size", 32)),
+    )
+
+
+def driver_version() -> str:
+    """Return the GPU driver's version, or `unknown` where NVML cannot say."""
+    try:
+        import pynvml
+    except ImportError:
+        return "unknown"
+    try:
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return "unknown"

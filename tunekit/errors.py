@@ -1,0 +1,52 @@
+"""The errors tunekit raises on purpose.
+
+A `TunekitError` is for the person at the keyboard: its text is one line that says what is wrong,
+where, and what to do. The command line prints that line and exits 1. A fault in tunekit itself is
+never turned into one of these; it keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class TunekitError(Exception):
+    """Base of every error that is the user's to act on."""
+
+
+class ConfigError(TunekitError, ValueError):
+    """A config is malformed, or no legal config exists for a problem on a device."""
+
+
+class ProblemError(TunekitError, ValueError):
+    """A problem's description is malformed: a size, dtype, layout or other field is not allowed."""
+
+
+class ShapesError(TunekitError, ValueError):
+    """A shapes file is missing, malformed, or names something that does not exist."""
+
+
+class DeviceError(TunekitError, RuntimeError):
+    """The device asked for is not there or cannot be used."""
+
+
+class RecordingError(TunekitError):
+    """A recording cannot be read, or does not hold the problem asked for."""
+
+
+class StoreError(TunekitError):
+    """The cache cannot be opened, read or written."""
+
+
+class NoStoreError(StoreError):
+    """There is no cache at the place given."""
+
+
+class ExchangeError(TunekitError):
+    """An export file cannot be read or does not hold what it says."""
+
+
+class MissError(TunekitError, LookupError):
+    """`on_miss="error"`: a problem without a tuned row was asked for."""
+
+
+class TuneError(TunekitError, RuntimeError):
+    """A tuning run produced nothing that can be stored."""

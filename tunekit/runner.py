@@ -1,0 +1,65 @@
+"""How a config becomes a trial: the protocol that measuring and replay both keep.
+
+The tuner knows a `Runner` and nothing of GPUs or recordings, so the whole flow runs, and is tested,
+without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tunekit.config import Config
+from tunekit.device import DeviceInfo
+from tunekit.key import Problem
+from tunekit.space import Space
+from tunekit.trial import Measurement, Origin, Provenance, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """The finalists and the vendor's call, measured again in the same interleaved rounds."""
+
+    trials: tuple[Trial, ...]
+    vendor: Measurement | None
+
+
+class Runner(Protocol):
+    """Tries configs of problems on one device, real or recorded. Not thread-safe."""
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The device whose kind the results are for."""
+
+    @property
+    def origin(self) -> Origin:
+        """`MEASURED`, or `REPLAYED` where nothing is measured."""
+
+    def space(self, problem: Problem) -> Space:
+        """Return the configs that can be tried for a problem.
+
+        Raises:
+            TunekitError: the problem cannot be tried here at all.
+        """
+
+    def provenance(self, problem: Problem, config: Config) -> Provenance:
+        """Say where a result of this config for this problem comes from."""
+
+    def announce(self, work: Sequence[tuple[Problem, Config]]) -> None:
+        """Tell what will be tried soon, so that it can be compiled meanwhile. Does not wait."""
+
+    def vendor(self, problem: Problem) -> Measurement | None:
+        """Return a first time of the vendor's call alone; the finals measure it again."""
+
+    def screen(self, problem: Problem, configs: Sequence[Config]) -> Iterator[Trial]:
+        """Try configs one after the other, giving each trial as it ends.
+
+        A failing config is a trial with its status; only a fault of the run itself raises.
+        """
+
+    def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
+        """Measure the finalists against each other and the vendor, in interleaved rounds."""
+
+    def close(self) -> None:
+        """Release the device and end the helpers."""

@@ -1,0 +1,174 @@
+"""The search space: which configs exist for a problem on a device, and why the others do not.
+
+Legality is stated once. A variant gives its choices and its rules as a `VariantSpace`; `violation`
+applies them and names the rule that fails; `enumerate_space` is the same function over every
+combination of the choices. Whatever stores, imports, serves or compiles a config asks `violation`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tunekit.config import Config
+from tunekit.device import DeviceInfo
+from tunekit.key import Problem
+
+FIELDS = ("block_m", "block_n", "block_k", "group_size", "split_k", "num_warps", "num_stages")
+"""The fields every variant has, in the order they are enumerated and shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Why a config is not legal: the rule's name and the numbers that broke it."""
+
+    rule: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.reason}"
+
+
+RuleCheck = Callable[[Config, Problem, DeviceInfo], "str | None"]
+"""Answers None for a config that passes, else the reason, with numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named condition every legal config meets.
+
+    `fields` are the only fields of a config that `check` reads, so that an enumeration can ask once
+    for all configs that agree on them. Empty means any: the rule is asked for every config.
+    """
+
+    name: str
+    check: RuleCheck
+    fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VariantSpace:
+    """A variant's part of the space.
+
+    `choices` gives the values of every name in `FIELDS` and of each of the variant's own switches;
+    `rules` are checked in order and the first that fails is the one reported, so the cheap and
+    telling ones come first.
+    """
+
+    variant: str
+    choices: Mapping[str, tuple[int, ...]]
+    rules: tuple[Rule, ...]
+
+    def switches(self) -> tuple[str, ...]:
+        """Return the names of the variant's own switches, in the order configs hold them."""
+        return tuple(sorted(name for name in self.choices if name not in FIELDS))
+
+    def candidates(self) -> Iterator[Config]:
+        """Yield every combination of the choices, legal or not."""
+        switches = self.switches()
+        names = [*FIELDS, *switches]
+        for values in itertools.product(*(self.choices[name] for name in names)):
+            fixed = dict(zip(FIELDS, values, strict=False))
+            own = tuple(zip(switches, values[len(FIELDS) :], strict=True))
+            yield Config(variant=self.variant, switches=own, **fixed)
+
+    def violation(self, config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
+        """Return the first rule the config breaks, or None if it is legal."""
+        for name in FIELDS:
+            value = getattr(config, name)
+            if value not in self.choices[name]:
+                return Violation(f"{name}-choice", f"{name}={value} is not one of {self.variant}'s")
+        # All of the variant's switches, each once and in order: one left out would run as a default
+        # that may be none of its choices, and two spellings of one config would be two rows.
+        own = self.switches()
+        if tuple(name for name, _ in config.switches) != own:
+            given = ", ".join(name for name, _ in config.switches) or "none"
+            wanted = ", ".join(own) or "none"
+            return Violation("switches-choice", f"{self.variant} has {wanted}, not {given}")
+        for name, value in config.switches:
+            if value not in self.choices[name]:
+                return Violation(f"{name}-choice", f"{name}={value} is not one of {self.variant}'s")
+        for rule in self.rules:
+            reason = rule.check(config, problem, device)
+            if reason is not None:
+                return Violation(rule.name, reason)
+        return None
+
+
+Legality = Callable[[Config, Problem, DeviceInfo], "Violation | None"]
+"""The question "is this config legal here, and if not, by which rule"."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Every legal config of a problem on a device, in a fixed order."""
+
+    problem: Problem
+    device: DeviceInfo
+    configs: tuple[Config, ...]
+    pruned: Mapping[str, int] = field(default_factory=dict)
+    """How many combinations each rule removed; with `configs` they add up to all of them."""
+
+    def __len__(self) -> int:
+        return len(self.configs)
+
+    def digest(self) -> str:
+        """Name the exact set of configs: it changes when, and only when, one comes or goes."""
+        text = "\n".join(sorted(map(str, self.configs)))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def find_violation(
+    variants: Sequence[VariantSpace], config: Config, problem: Problem, device: DeviceInfo
+) -> Violation | None:
+    """Answer whether a config is legal, given all variants there are."""
+    for variant in variants:
+        if variant.variant == config.variant:
+            return variant.violation(config, problem, device)
+    return Violation("variant", f"there is no kernel variant {config.variant!r}")
+
+
+def enumerate_space(
+    variants: Sequence[VariantSpace], problem: Problem, device: DeviceInfo
+) -> Space:
+    """Enumerate every legal config, counting what each rule removed."""
+    legal: list[Config] = []
+    pruned: Counter[str] = Counter()
+    for variant in variants:
+        rules = [_remembered(rule, problem, device) for rule in variant.rules]
+        for config in _candidates(variant):
+            broken = next((name for name, breaks in rules if breaks(config)), None)
+            if broken is None:
+                legal.append(config)
+            else:
+                pruned[broken] += 1
+    return Space(problem, device, tuple(legal), dict(pruned))
+
+
+@functools.lru_cache(maxsize=64)
+def _candidates(variant: VariantSpace) -> tuple[Config, ...]:
+    return tuple(variant.candidates())
+
+
+def _remembered(
+    rule: Rule, problem: Problem, device: DeviceInfo
+) -> tuple[str, Callable[[Config], bool]]:
+    """Return a rule's name and its test, which asks once for configs that agree on its fields."""
+    if not rule.fields:
+        return rule.name, lambda config: rule.check(config, problem, device) is not None
+    known: dict[object, bool] = {}
+    read = operator.attrgetter(*rule.fields)
+
+    def breaks(config: Config) -> bool:
+        values = read(config)
+        found = known.get(values)
+        if found is None:
+            found = known[values] = rule.check(config, problem, device) is not None
+        return found
+
+    return rule.name, breaks
