@@ -1,0 +1,40 @@
+"""The kernels and what each may be configured to, one family of them for each kind of problem."""
+
+from __future__ import annotations
+
+from tunekit.errors import ProblemError
+from tunekit.kernels.protocol import Family, KernelCall, Launch, Prepared, Variant
+
+FAMILIES = ("matmul",)
+"""The families there are. Their kernels, and Triton with them, load at first use."""
+
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "KernelCall",
+    "Launch",
+    "Prepared",
+    "Variant",
+    "compiler_identity",
+    "family",
+]
+
+
+def family(name: str) -> Family:
+    """Return a kernel family by name.
+
+    Raises:
+        ProblemError: there is no such family.
+    """
+    if name == "matmul":
+        from tunekit.kernels.matmul_family import MATMUL
+
+        return MATMUL
+    raise ProblemError(f"unknown kernel family {name!r}: use one of {', '.join(FAMILIES)}")
+
+
+def compiler_identity() -> str:
+    """Name the compiler that builds the kernels here."""
+    from tunekit.kernels.fingerprint import compiler_identity as identity
+
+    return identity()

@@ -1,0 +1,66 @@
+"""What a timing of a kernel depends on beside the problem: its source and the compiler.
+
+The source hash covers the text of a kernel and of every jitted function it calls, and nothing else:
+moving a kernel to another file or line keeps its rows, which Triton's own `cache_key` does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import textwrap
+from typing import Any
+
+import triton
+
+from tunekit.trial import Fingerprint
+
+
+def source_hash(kernels: tuple[Any, ...]) -> str:
+    """Hash the source of kernels and, transitively, of the jitted functions they call."""
+    sources: dict[str, str] = {}
+    pending = list(kernels)
+    while pending:
+        function = pending.pop().fn
+        if function.__qualname__ in sources:
+            continue
+        sources[function.__qualname__] = _text(function)
+        reachable = (function.__globals__.get(name) for name in function.__code__.co_names)
+        pending.extend(found for found in reachable if is_jitted(found))
+    digest = hashlib.sha256()
+    for name in sorted(sources):
+        digest.update(sources[name].encode() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def is_jitted(value: Any) -> bool:
+    """Say whether a value is a Triton kernel or device function, compiled or interpreted."""
+    return type(value).__name__ in ("JITFunction", "InterpretedFunction", "GluonJITFunction")
+
+
+def _text(function: Any) -> str:
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+@functools.cache
+def compiler_identity() -> str:
+    """Name the compiler: Triton's version and, where one is bundled, that of ptxas."""
+    return f"triton-{triton.__version__}{_ptxas()}"
+
+
+def _ptxas() -> str:
+    try:
+        from triton.backends.nvidia.compiler import get_ptxas
+    except ImportError:
+        return ""
+    try:
+        return f"+ptxas-{get_ptxas(90).version}"
+    except (RuntimeError, OSError):
+        return ""
+
+
+def fingerprint(kernels: tuple[Any, ...]) -> Fingerprint:
+    """Return the fingerprint of a variant's kernels under this compiler."""
+    return Fingerprint(source_hash(kernels), compiler_identity())

@@ -1,0 +1,218 @@
+"""The matmul family: C (m, n) = A (m, k) @ B (k, n), in tuned Triton kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+from triton.runtime import driver
+
+from tunekit.config import Config
+from tunekit.device import DeviceInfo
+from tunekit.errors import ConfigError
+from tunekit.kernels import reference
+from tunekit.kernels.failures import classify
+from tunekit.kernels.fingerprint import fingerprint
+from tunekit.kernels.operands import interpreting, stand_ins
+from tunekit.kernels.pointer import PointerTiles
+from tunekit.kernels.protocol import KernelCall, Launch, Prepared, Variant
+from tunekit.kernels.target import compile_call, compile_key
+from tunekit.key import Problem
+from tunekit.space import FIELDS, Space, Violation, enumerate_space, find_violation
+from tunekit.trial import Fingerprint, Status
+
+VARIANTS: tuple[Variant, ...] = (PointerTiles(),)
+"""Every variant of the family. A new one is one file and its entry here."""
+
+DTYPES = ("float16", "bfloat16", "float32")
+"""Operand dtypes the family's kernels take today; the result has the same."""
+
+
+class MatmulFamily:
+    """Products of two matrices, as `Family` describes a kind of problem."""
+
+    name = "matmul"
+
+    def __init__(self, variants: tuple[Variant, ...]) -> None:
+        self.variants = variants
+        self._by_name = {variant.name: variant for variant in variants}
+        self._spaces = tuple(variant.space for variant in variants)
+        self._fingerprints: dict[str, Fingerprint] = {}
+        self.space = functools.lru_cache(maxsize=256)(self._space)
+
+    def variant(self, name: str) -> Variant:
+        """Return a variant by name.
+
+        Raises:
+            ConfigError: there is no such variant.
+        """
+        if name not in self._by_name:
+            raise ConfigError(f"unknown variant {name!r}: use one of {', '.join(self._by_name)}")
+        return self._by_name[name]
+
+    def _space(self, problem: Problem, device: DeviceInfo) -> Space:
+        unsupported = _unsupported(problem)
+        if unsupported is not None:
+            raise ConfigError(f"{problem}: {unsupported}")
+        return enumerate_space(self._spaces, problem, device)
+
+    def violation(self, config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
+        """Return the rule a config breaks, or None if it is legal."""
+        unsupported = _unsupported(problem)
+        if unsupported is not None:
+            return Violation("problem", unsupported)
+        return find_violation(self._spaces, config, problem, device)
+
+    def fingerprint(self, variant: str) -> Fingerprint:
+        """Identify the source of a variant's kernels and the compiler that builds them."""
+        if variant not in self._fingerprints:
+            self._fingerprints[variant] = fingerprint(self.variant(variant).kernels)
+        return self._fingerprints[variant]
+
+    def prepare(self, problem: Problem, device: DeviceInfo, *, index: int, seed: int) -> Prepared:
+        """Make random operands and their reference; a negative index means the CPU."""
+        place = torch.device("cpu") if index < 0 else torch.device("cuda", index)
+        return reference.prepare(problem, device, place=place, seed=seed)
+
+    def launch(self, config: Config, prepared: Prepared) -> Launch:
+        """Compile (or load) a config and return its launch on the prepared operands."""
+        call = self._call(
+            config, prepared.problem, prepared.device, prepared.a, prepared.b, prepared.out
+        )
+        return _launch(call)
+
+    def bind(
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
+    ) -> Callable[[Any, Any, Any], None]:
+        """Return a launch for any operands with these dtypes, shapes, strides and alignment."""
+        variant = self.variant(config.variant)
+        first = self._call(config, problem, device, a, b, out)
+        if interpreting():
+
+            def interpret(a: Any, b: Any, out: Any) -> None:
+                _launch(variant.call(config, problem, device, a, b, out))()
+
+            return interpret
+        run = _runner(first)
+
+        def launch(a: Any, b: Any, out: Any) -> None:
+            run(_arguments(variant.call(config, problem, device, a, b, out)))
+
+        return launch
+
+    def default_config(self, problem: Problem, device: DeviceInfo) -> Config:
+        """Return the legal pointer config nearest to 64x64x32, 4 warps, 3 stages, undivided."""
+        wanted = Config("pointer", 64, 64, 32, group_size=8)
+        legal = (c for c in self.space(problem, device).configs if c.variant == wanted.variant)
+        return min(legal, key=lambda config: (_apart(config, wanted), config))
+
+    def error_ratio(self, prepared: Prepared) -> float:
+        """Compare the output with the reference: the largest error over the tolerance."""
+        return reference.error_ratio(prepared)
+
+    def poison(self, prepared: Prepared) -> None:
+        """Fill the output with NaN."""
+        prepared.out.fill_(float("nan"))
+
+    def vendor(self, prepared: Prepared) -> Launch:
+        """Return `torch.mm` on the same operands and in the same precision."""
+
+        def multiply() -> None:
+            torch.mm(prepared.a, prepared.b, out=prepared.out)
+
+        def multiply_float32() -> None:
+            with fp32_precision(prepared.problem.precision):
+                multiply()
+
+        return multiply_float32 if prepared.problem.dtype == "float32" else multiply
+
+    def compile(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
+        """Build a config for a device that need not be present; returns its shared bytes."""
+        call = self._call(config, problem, device, *stand_ins(problem))
+        return int(compile_call(call, device).metadata.shared)
+
+    def compile_key(self, config: Config, problem: Problem, device: DeviceInfo) -> Hashable:
+        """Name the compilation a config needs."""
+        return compile_key(self._call(config, problem, device, *stand_ins(problem)))
+
+    def failure(self, error: BaseException) -> tuple[Status, str] | None:
+        """Say how a config failed, or None for an error that is not a config's failure."""
+        return classify(error)
+
+    def _call(
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
+    ) -> KernelCall:
+        broken = self.violation(config, problem, device)
+        if broken is not None:
+            raise ConfigError(f"{config} is not legal for {problem}: {broken}")
+        return self.variant(config.variant).call(config, problem, device, a, b, out)
+
+
+def _unsupported(problem: Problem) -> str | None:
+    if problem.dtype not in DTYPES:
+        return f"{problem.dtype} operands are not supported: use one of {', '.join(DTYPES)}"
+    if problem.out_dtype != problem.dtype:
+        return f"{problem.dtype} operands give {problem.dtype}, not {problem.out_dtype}"
+    if problem.scaling != "none" or problem.batch != 1:
+        return "scaled and batched products are not supported"
+    return None
+
+
+def _apart(a: Config, b: Config) -> float:
+    """Return how far two configs are apart: the sum of |log2| of their fields' ratios."""
+    return sum(abs(math.log2(getattr(a, name) / getattr(b, name))) for name in FIELDS)
+
+
+def _arguments(call: KernelCall) -> tuple[Any, ...]:
+    """Return every argument of a kernel in order, constants included, as launchers take them."""
+    rest = call.kernel.arg_names[len(call.args) :]
+    return (*call.args, *(call.options[name] for name in rest))
+
+
+def _runner(call: KernelCall) -> Callable[[tuple[Any, ...]], None]:
+    """Compile (or load) a call's kernel and return its bare launch, which skips Triton's binder."""
+    compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
+    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    grid = (*call.grid, 1, 1)[:3]
+    active = driver.active
+
+    def launch(arguments: tuple[Any, ...]) -> None:
+        stream = active.get_current_stream(active.get_current_device())
+        run(*grid, stream, function, packed, None, None, None, *arguments)
+
+    return launch
+
+
+_interpreter = threading.Lock()
+"""Triton's interpreter keeps the running program in module state: one launch at a time."""
+
+
+def _interpret(call: KernelCall) -> None:
+    with _interpreter:
+        call.kernel[call.grid](*call.args, **call.options)
+
+
+def _launch(call: KernelCall) -> Launch:
+    if interpreting():
+        return functools.partial(_interpret, call)
+    return functools.partial(_runner(call), _arguments(call))
+
+
+@contextlib.contextmanager
+def fp32_precision(precision: str) -> Iterator[None]:
+    """Make torch's own matmul use `ieee` or `tf32` arithmetic for float32 inside the block."""
+    setting = torch.backends.cuda.matmul
+    previous = setting.fp32_precision
+    setting.fp32_precision = precision
+    try:
+        yield
+    finally:
+        setting.fp32_precision = previous
+
+
+MATMUL = MatmulFamily(VARIANTS)

@@ -1,0 +1,181 @@
+"""Operands of a launch: real tensors, stand-ins for the compiler, and the split-K workspace."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tunekit.config import Config
+from tunekit.key import ITEMSIZE, Problem
+
+
+def interpreting() -> bool:
+    """Say whether Triton's kernels run in its interpreter in this process."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What the compiler needs to know of a tensor: dtype, strides, and whether it is aligned."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    aligned: bool = True
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Return the strides in elements, or that of one dimension."""
+        return self.strides if dim is None else self.strides[dim]
+
+    def data_ptr(self) -> int:
+        """Return an address with the alignment the real operand will have."""
+        return 0 if self.aligned else ITEMSIZE[str(self.dtype).removeprefix("torch.")]
+
+    @staticmethod
+    def ptr_range() -> int:
+        """Say that offsets may pass 32 bits, as AMD's backend asks."""
+        return 1 << 40
+
+
+def operand_strides(problem: Problem) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Return the strides, in elements, that A, B and C of a problem have when tunekit makes them.
+
+    Dense where that gives the alignment the problem states. Otherwise the leading dimension is
+    padded: to whole 16 bytes for an aligned problem, to one element more for an unaligned one.
+    """
+    lda, ldb = problem.leading_dimensions()
+    whole = 16 // ITEMSIZE[problem.dtype]
+    if problem.aligned:
+        lda, ldb = -(-lda // whole) * whole, -(-ldb // whole) * whole
+    elif problem.naturally_aligned():
+        lda, ldb = lda + 1, ldb + 1
+    a = (lda, 1) if problem.layout[0] == "n" else (1, lda)
+    b = (ldb, 1) if problem.layout[1] == "n" else (1, ldb)
+    return a, b, (problem.n, 1)
+
+
+def stand_ins(problem: Problem) -> tuple[StandIn, StandIn, StandIn]:
+    """Return stand-ins for A, B and C with the layout and alignment the problem states."""
+    strides_a, strides_b, strides_c = operand_strides(problem)
+    dtype, out = torch_dtype(problem.dtype), torch_dtype(problem.out_dtype)
+    offset_free = problem.aligned or not problem.naturally_aligned()
+    return (
+        StandIn(dtype, (problem.m, problem.k), strides_a, offset_free),
+        StandIn(dtype, (problem.k, problem.n), strides_b, offset_free),
+        StandIn(out, (problem.m, problem.n), strides_c),
+    )
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return torch's dtype of this name."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+_SIZES = ("M", "N", "K", "AM", "AK", "BK", "BN", "CM", "CN")
+
+
+def in_units(
+    problem: Problem, a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return sizes and strides, each in its unit, and the units by name as kernels take them.
+
+    The unit is 16 bytes of operands where that divides, else one element. Triton by itself learns
+    only whether an argument is a multiple of 16 or equal to 1. Rows of 1000 elements are neither,
+    though they start at whole 16 bytes; multiplied by its unit in the kernel, the stride says so.
+    """
+    whole = 16 // ITEMSIZE[problem.dtype]
+    values = (problem.m, problem.n, problem.k, *a, *b, *c)
+    units = [whole if value % whole == 0 else 1 for value in values]
+    if problem.layout[0] == "n":
+        units[0] = 1  # M is then no vector's length: one kernel for every M
+    in_unit = tuple(value // unit for value, unit in zip(values, units, strict=True))
+    return in_unit, {f"UNIT_{name}": unit for name, unit in zip(_SIZES, units, strict=True)}
+
+
+def dot_settings(problem: Problem) -> dict[str, Any]:
+    """Return the compile-time constants of the dot product."""
+    return {
+        "PRECISION": problem.precision,
+        "UPCAST": interpreting() and problem.dtype == "bfloat16",
+    }
+
+
+def float32_precision() -> str:
+    """Return the arithmetic torch is set to use for float32 products: `ieee` or `tf32`."""
+    setting = torch.backends.cuda.matmul.fp32_precision
+    if setting == "none":
+        setting = torch.backends.fp32_precision  # type: ignore[attr-defined]
+    return "tf32" if setting == "tf32" else "ieee"
+
+
+def describe(a: torch.Tensor, b: torch.Tensor) -> Problem:
+    """Return the problem of two matrices: sizes, dtype, layout and alignment."""
+    a_layout, a_aligned = _storage(a, prefer="n")
+    b_layout, b_aligned = _storage(b, prefer="t")
+    return Problem(
+        family="matmul",
+        m=a.shape[0],
+        n=b.shape[1],
+        k=a.shape[1],
+        dtype=str(a.dtype),
+        precision=float32_precision() if a.dtype is torch.float32 else "ieee",
+        layout=a_layout + b_layout,
+        aligned=a_aligned and b_aligned,
+    )
+
+
+def _storage(matrix: torch.Tensor, *, prefer: str) -> tuple[str, bool]:
+    """Say which dimension of a matrix is contiguous, and whether its rows start at 16 bytes."""
+    rows, columns = matrix.shape
+    row_stride, column_stride = matrix.stride()
+    fits = {"n": column_stride == 1 and columns > 1, "t": row_stride == 1 and rows > 1}
+    if not fits["n"] and not fits["t"]:
+        # One element a line, or no contiguous dimension at all.
+        fits = {"n": columns == 1, "t": rows == 1}
+    if not fits["n"] and not fits["t"]:
+        return ("n" if column_stride <= row_stride else "t"), False
+    layout = prefer if fits[prefer] else ("t" if prefer == "n" else "n")
+    lines, leading = (rows, row_stride) if layout == "n" else (columns, column_stride)
+    whole = lines == 1 or leading * matrix.element_size() % 16 == 0
+    return layout, whole and matrix.data_ptr() % 16 == 0
+
+
+_workspaces: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+_workspaces_lock = threading.Lock()
+
+
+def split_workspace(config: Config, out: Any, tiles: int) -> tuple[Any, Any]:
+    """Return the float32 workspace for partial tiles and the zeroed arrival counters.
+
+    Both are kept per device and stream: launches on one stream run one after the other, and each
+    leaves the counters at zero. While a CUDA graph is captured they come from the graph's own pool.
+    Without split-K the kernel takes neither, and gets the output in their place.
+    """
+    if config.split_k == 1:
+        return out, out
+    numel = tiles * config.split_k * config.block_m * config.block_n
+    if isinstance(out, StandIn):
+        return StandIn(torch.float32, (numel,), (1,)), StandIn(torch.int32, (tiles,), (1,))
+    if out.device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+        return _new_workspace(numel, tiles, out.device)
+    place = (out.device.index, torch.cuda.current_stream(out.device).cuda_stream)
+    with _workspaces_lock:
+        kept = _workspaces.get(place)
+        if kept is None or kept[0].numel() < numel or kept[1].numel() < tiles:
+            if kept is not None:
+                numel, tiles = max(numel, kept[0].numel()), max(tiles, kept[1].numel())
+            kept = _workspaces[place] = _new_workspace(numel, tiles, out.device)
+        return kept
+
+
+def _new_workspace(
+    numel: int, tiles: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    partials = torch.empty(numel, dtype=torch.float32, device=device)
+    return partials, torch.zeros(tiles, dtype=torch.int32, device=device)

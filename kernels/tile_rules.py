@@ -1,0 +1,155 @@
+"""What makes a tiled config legal, and how much shared memory it takes.
+
+Rules that variants share. Each answers None, or why not, with the numbers. They keep out configs
+that cannot compile, cannot run, or cannot be worth a trial for this problem on this device.
+"""
+
+from __future__ import annotations
+
+from tunekit.config import Config
+from tunekit.device import DeviceInfo
+from tunekit.key import ITEMSIZE, Problem
+from tunekit.space import Rule
+
+MAX_ACCUMULATORS = 128
+"""Float32 accumulators a thread may hold: more spill out of 255 registers."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Return a / b, rounded up."""
+    return -(-a // b)
+
+
+def next_power_of_two(n: int) -> int:
+    """Return the smallest power of two that is at least n."""
+    return 1 << (n - 1).bit_length()
+
+
+def tile_count(config: Config, problem: Problem) -> int:
+    """Return how many tiles cover C."""
+    return ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+
+
+def k_tiles_per_part(config: Config, problem: Problem) -> int:
+    """Return how many BLOCK_K steps one program takes at most."""
+    return ceil_div(ceil_div(problem.k, config.block_k), config.split_k)
+
+
+def _power_of_two(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    for name in ("block_m", "block_n", "block_k", "num_warps"):
+        value = getattr(config, name)
+        if value & (value - 1):
+            return f"{name}={value} is not a power of two"
+    return None
+
+
+def _smallest_dot(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    least_k = 32 if ITEMSIZE[problem.dtype] == 1 else 16
+    for name, least in (("block_m", 16), ("block_n", 16), ("block_k", least_k)):
+        if getattr(config, name) < least:
+            return f"{name}={getattr(config, name)}, a {problem.dtype} dot needs {least}"
+    return None
+
+
+def _oversized(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    for name, size in (("block_m", problem.m), ("block_n", problem.n), ("block_k", problem.k)):
+        most = max(16, next_power_of_two(size))
+        if ITEMSIZE[problem.dtype] == 1 and name == "block_k":
+            most = max(32, most)
+        if getattr(config, name) > most:
+            return f"{name}={getattr(config, name)} for a size of {size}"
+    return None
+
+
+def _registers(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    threads = config.num_warps * device.warp_size
+    per_thread = config.block_m * config.block_n / threads
+    if per_thread > MAX_ACCUMULATORS:
+        return f"{per_thread:.0f} accumulators a thread, at most {MAX_ACCUMULATORS}"
+    return None
+
+
+def _idle_threads(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    threads = config.num_warps * device.warp_size
+    if config.block_m * config.block_n < 4 * threads:
+        return f"{config.block_m}x{config.block_n} tile for {threads} threads"
+    return None
+
+
+def _stages(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    steps = k_tiles_per_part(config, problem)
+    if config.num_stages > max(2, steps):
+        return f"num_stages={config.num_stages} for {steps} steps along K"
+    return None
+
+
+def _group(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    tiles_m = ceil_div(problem.m, config.block_m)
+    if config.group_size > 1 and tiles_m < 2:
+        return f"group_size={config.group_size} with {tiles_m} tile row"
+    return None
+
+
+def _split(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    if config.split_k == 1:
+        return None
+    k_tiles = ceil_div(problem.k, config.block_k)
+    if k_tiles < 2 * config.split_k:
+        return f"split_k={config.split_k} of {k_tiles} steps along K"
+    programs = tile_count(config, problem) * config.split_k
+    if programs > 4 * device.multiprocessors:
+        return f"{programs} programs on {device.multiprocessors} multiprocessors: no need to split"
+    return None
+
+
+def _shared(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    needed = shared_bytes(config, problem, device)
+    if needed > device.shared_bytes:
+        return f"{needed} bytes of shared memory, {device.shared_bytes} there"
+    return None
+
+
+def _dtype(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    if problem.dtype.startswith("float8") and 0 < device.capability < 89:
+        return f"{problem.dtype} needs compute capability 8.9, {device.arch} is older"
+    return None
+
+
+def warpgroup_dot(config: Config, problem: Problem, device: DeviceInfo) -> bool:
+    """Say whether Triton uses a warpgroup's MMA, which reads both operands in shared memory."""
+    if not 90 <= device.capability < 110 or config.block_m < 64 or config.num_warps % 4:
+        return False
+    # 32-bit operands can only be read along K, and full float32 has no tensor-core instruction.
+    return problem.dtype != "float32" or (problem.precision == "tf32" and problem.layout == "nt")
+
+
+def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
+    """Predict the shared memory of a pipelined tile program, never under what the compiler takes.
+
+    A warpgroup's MMA keeps one buffer a stage; elsewhere the last stage is already in registers.
+    The epilogue reuses the space to rearrange the tile, in float32 where that is what it stores.
+    """
+    warpgroup = warpgroup_dot(config, problem, device)
+    buffers = config.num_stages if warpgroup else config.num_stages - 1
+    step = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.dtype]
+    wide = problem.out_dtype == "float32" or config.split_k > 1
+    epilogue = config.block_m * config.block_n * (4 if warpgroup and wide else 2)
+    barriers = 64 if warpgroup and device.capability >= 100 else 0
+    return max(step * buffers, epilogue) + barriers
+
+
+_TILE = ("block_m", "block_n", "block_k")
+_THREADS = ("block_m", "block_n", "num_warps")
+
+TILE_RULES = (
+    Rule("power-of-two", _power_of_two, (*_TILE, "num_warps")),
+    Rule("smallest-dot", _smallest_dot, _TILE),
+    Rule("dtype-support", _dtype, ("variant",)),
+    Rule("oversized-tile", _oversized, _TILE),
+    Rule("registers", _registers, _THREADS),
+    Rule("idle-threads", _idle_threads, _THREADS),
+    Rule("group", _group, ("block_m", "group_size")),
+    Rule("split-k", _split, (*_TILE, "split_k")),
+    Rule("stages", _stages, ("block_k", "split_k", "num_stages")),
+    Rule("shared-memory", _shared, (*_TILE, "split_k", "num_warps", "num_stages")),
+)

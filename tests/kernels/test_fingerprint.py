@@ -1,0 +1,61 @@
+"""A row stays valid while its kernel's source does, wherever that source lies."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import triton
+
+from tunekit.kernels.fingerprint import compiler_identity, fingerprint, source_hash
+from tunekit.kernels.pointer import pointer_kernel
+
+SOURCE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def add_one(x):
+    return x + {increment}
+
+@triton.jit
+def kernel(x_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(x_ptr + offsets, add_one(tl.load(x_ptr + offsets)))
+"""
+
+
+def kernel_from(path: Path, text: str):
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module.kernel
+
+
+def test_moving_a_kernel_to_another_file_and_line_changes_nothing(tmp_path):
+    text = SOURCE.format(increment=1)
+    here = kernel_from(tmp_path / "here_kernel.py", text)
+    there = kernel_from(tmp_path / "there_kernel.py", "# a comment\nX = 1\n\n\n" + text)
+    assert source_hash((here,)) == source_hash((there,))
+
+
+def test_a_change_in_a_function_the_kernel_calls_changes_it(tmp_path):
+    one = kernel_from(tmp_path / "one_kernel.py", SOURCE.format(increment=1))
+    two = kernel_from(tmp_path / "two_kernel.py", SOURCE.format(increment=2))
+    assert source_hash((one,)) != source_hash((two,))
+
+
+def test_a_change_in_the_kernel_itself_changes_it(tmp_path):
+    text = SOURCE.format(increment=1)
+    one = kernel_from(tmp_path / "first_kernel.py", text)
+    two = kernel_from(tmp_path / "second_kernel.py", text.replace("x_ptr + offsets,", "x_ptr,"))
+    assert source_hash((one,)) != source_hash((two,))
+
+
+def test_the_compiler_is_named_with_its_version():
+    identity = compiler_identity()
+    assert identity.startswith(f"triton-{triton.__version__}")
+    assert fingerprint((pointer_kernel,)).compiler == identity

@@ -1,0 +1,58 @@
+"""The matmul family's space: what the fast enumeration finds is what legality says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunekit.config import Config
+from tunekit.device import KNOWN_DEVICES
+from tunekit.errors import ConfigError, ProblemError
+from tunekit.kernels import family
+from tunekit.kernels.matmul_family import MATMUL
+from tunekit.key import Problem
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_90", "gfx942"])
+@pytest.mark.parametrize("size", [(1, 33, 40), (100, 256, 1000), (4096, 512, 64)])
+def test_the_space_is_exactly_what_is_legal(arch, size):
+    device, problem = KNOWN_DEVICES[arch], Problem("matmul", *size, "float16")
+    space = MATMUL.space(problem, device)
+    candidates = [c for variant in MATMUL.variants for c in variant.space.candidates()]
+    legal = tuple(c for c in candidates if MATMUL.violation(c, problem, device) is None)
+    assert space.configs == legal
+    assert len(space) + sum(space.pruned.values()) == len(candidates)
+    assert legal
+
+
+def test_a_config_is_refused_by_the_name_of_its_rule():
+    problem, device = Problem("matmul", 64, 64, 64, "float16"), KNOWN_DEVICES["sm_90"]
+    cases = {
+        Config("nonesuch", 16, 16, 16): "variant",
+        Config("pointer", 16, 48, 16): "block_n-choice",
+        Config("pointer", 128, 16, 16): "oversized-tile",
+        Config("pointer", 16, 16, 16, num_warps=8): "idle-threads",
+        Config("pointer", 16, 64, 16, split_k=4): "split-k",
+        Config("pointer", 32, 32, 16, num_stages=6): "stages",
+    }
+    found = {config: MATMUL.violation(config, problem, device) for config in cases}
+    assert {config: broken and broken.rule for config, broken in found.items()} == cases
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
+def test_a_dtype_without_kernels_is_refused_before_any_search(dtype):
+    problem = Problem("matmul", 64, 64, 64, dtype)
+    with pytest.raises(ConfigError, match=f"{dtype}.*float16, bfloat16, float32"):
+        MATMUL.space(problem, KNOWN_DEVICES["sm_80"])
+
+
+def test_an_unknown_family_is_an_error_that_lists_those_there_are():
+    with pytest.raises(ProblemError, match="use one of matmul"):
+        family("convolution")
+
+
+def test_the_default_config_is_legal_from_the_smallest_problem_to_the_largest():
+    for size in ((1, 1, 1), (3, 5, 7), (64, 64, 65536), (8192, 8192, 8192)):
+        problem = Problem("matmul", *size, "float16")
+        for arch in ("sm_75", "sm_90"):
+            config = MATMUL.default_config(problem, KNOWN_DEVICES[arch])
+            assert MATMUL.violation(config, problem, KNOWN_DEVICES[arch]) is None
