@@ -1,0 +1,144 @@
+"""Transactions on one database, whichever it is, from any thread and after any fork.
+
+SQLite: each transaction has a connection of its own, so no connection crosses a thread or a fork.
+A write begins with `BEGIN IMMEDIATE`: it waits for its turn before it reads what it will change. A
+read begins plainly and does not wait for a writer until that one commits. The journal stays the
+rollback journal: a WAL file cannot be read from a folder one may not write, and switching to WAL
+fails on a cold file when others open it.
+
+PostgreSQL: a write takes one advisory lock first, which gives the same promise.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from tunekit.errors import StoreError
+
+BUSY_SECONDS = 30.0
+"""How long a transaction waits for another's lock."""
+
+_ADVISORY_LOCK = 0x74756E65  # "tune": any number, as long as every tunekit takes the same
+
+_CURES = (
+    ("locked", f"another process held it for {BUSY_SECONDS:.0f} s: end that one, or try later"),
+    ("readonly", "it is read-only: make it writable, or name another with --cache"),
+    ("not a database", "move it away, or name another with --cache"),
+    ("malformed", "it is damaged: move it away and tune again, or import an export of it"),
+    ("unable to open", "check that its folder exists and may be written, or name another"),
+    ("full", "free some space"),
+)
+
+
+class Database:
+    """A database that transactions can be had on. Threads may share one."""
+
+    def __init__(
+        self, location: str, make_engine: Callable[[], Engine], *, folder: Path | None = None
+    ) -> None:
+        self.location = location
+        self._folder = folder
+        self._make_engine = make_engine
+        self._engine = make_engine()
+        self._pid = os.getpid()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection that sees one state of the database throughout.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        with _translated("read", self.location), self._own_engine().connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Give a connection that alone may write; its changes are kept together or not at all.
+
+        Raises:
+            StoreError: the database cannot be written.
+        """
+        # SQLite would find out only at the first page that changes.
+        if self._folder is not None and not os.access(self._folder, os.W_OK | os.X_OK):
+            raise StoreError(
+                f"cannot write the cache {self.location}: its folder is not writable,"
+                " and a journal has to be made there: make it so, or name another with --cache"
+            )
+        engine = self._own_engine().execution_options(tunekit_writes=True)
+        with _translated("write", self.location), engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                lock = text("SELECT pg_advisory_xact_lock(:number)")
+                connection.execute(lock, {"number": _ADVISORY_LOCK})
+            yield connection
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        self._own_engine().dispose()
+
+    def _own_engine(self) -> Engine:
+        """Return this process's engine: a forked child must not touch its parent's."""
+        if self._pid != os.getpid():
+            self._engine = self._make_engine()
+            self._pid = os.getpid()
+        return self._engine
+
+
+def sqlite_database(path: Path, mode: str) -> Database:
+    """Return the database in a file, opened with this mode of SQLite's file URIs."""
+    uri = f"{path.as_uri()}?mode={mode}"
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    def make_engine() -> Engine:
+        engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+
+    return Database(str(path), make_engine, folder=path.parent)
+
+
+def server_database(url: URL) -> Database:
+    """Return the database behind a PostgreSQL URL.
+
+    Raises:
+        StoreError: the URL's driver is not installed.
+    """
+
+    def make_engine() -> Engine:
+        return create_engine(url, pool_pre_ping=True)
+
+    location = url.render_as_string(hide_password=True)
+    try:
+        with _translated("open", location):
+            return Database(location, make_engine)
+    except ImportError as error:
+        driver = url.get_backend_name() if error.name is None else error.name
+        raise StoreError(f"the cache {location} needs the driver {driver}: install it") from error
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("tunekit_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextmanager
+def _translated(verb: str, location: str) -> Iterator[None]:
+    """Turn what the database library raises into one line; the only place where that happens."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        raised = error.orig if isinstance(error, DBAPIError) else error
+        reason = " ".join(str(raised).split())
+        cure = next((f": {cure}" for needle, cure in _CURES if needle in reason), "")
+        raise StoreError(f"cannot {verb} the cache {location}: {reason}{cure}") from error

@@ -1,0 +1,133 @@
+"""The questions put to the tables.
+
+Each statement is built once, of tables and not of their mapped classes: building one takes longer
+than running it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam, func, select
+
+from tunekit.cache.models import (
+    BaselineRow,
+    BestRow,
+    ConfigRow,
+    DeviceRow,
+    EnvironmentRow,
+    MissRow,
+    ProblemRow,
+    TrialRow,
+)
+from tunekit.cache.rows import DEVICE_FIELDS, ENVIRONMENT_FIELDS, KEY_FIELDS, MEASUREMENT_FIELDS
+from tunekit.key import TuningKey
+
+_BEST, _TRIAL, _BASELINE = BestRow.__table__, TrialRow.__table__, BaselineRow.__table__
+_DEVICE, _PROBLEM, _CONFIG = DeviceRow.__table__, ProblemRow.__table__, ConfigRow.__table__
+_ENVIRONMENT, _MISS = EnvironmentRow.__table__, MissRow.__table__
+_VENDOR = _BASELINE.alias("vendor")
+
+_KEY_COLUMNS = [_DEVICE.c.slug if name == "gpu" else _PROBLEM.c[name] for name in KEY_FIELDS]
+_PROVENANCE_COLUMNS = ("source", "origin", "created_at", "environment_id", "imported")
+KEY_END = len(KEY_FIELDS)
+MEASUREMENT_END = KEY_END + len(MEASUREMENT_FIELDS)
+RESULT_END = MEASUREMENT_END + len(_PROVENANCE_COLUMNS)
+"""Where in a row its key, its measurement and its provenance end, and a table's own begin."""
+
+
+def _of_keys(table: FromClause, *own: ColumnElement[Any]) -> Select[Any]:
+    """Select the key of a table's rows, then the table's own columns."""
+    return (
+        select(*_KEY_COLUMNS, *own)
+        .join_from(table, _PROBLEM, table.c.problem_id == _PROBLEM.c.id)
+        .join(_DEVICE, table.c.device_id == _DEVICE.c.id)
+    )
+
+
+def _results(table: FromClause, *own: ColumnElement[Any]) -> Select[Any]:
+    """Select what the rows of bests, trials and baselines all have, then the table's own."""
+    names = (*MEASUREMENT_FIELDS, *_PROVENANCE_COLUMNS)
+    return _of_keys(table, *(table.c[name] for name in names), *own)
+
+
+BESTS = (
+    _results(
+        _BEST,
+        *(_BEST.c.choice, _CONFIG.c.text, _BEST.c.trials, _BEST.c.space_size, _BEST.c.count),
+        *(_VENDOR.c[name] for name in ("id", *MEASUREMENT_FIELDS)),
+    )
+    .join(_CONFIG, _BEST.c.config_id == _CONFIG.c.id)
+    .outerjoin(_VENDOR, _BEST.c.baseline_id == _VENDOR.c.id)
+)
+TRIALS = (
+    _results(_TRIAL, _TRIAL.c.status, _CONFIG.c.text, _TRIAL.c.error)
+    .join(_CONFIG, _TRIAL.c.config_id == _CONFIG.c.id)
+    .join(_ENVIRONMENT, _TRIAL.c.environment_id == _ENVIRONMENT.c.id)
+    .order_by(_TRIAL.c.id)
+)
+BASELINES = _results(_BASELINE, _BEST.c.id).outerjoin(_BEST, _BEST.c.baseline_id == _BASELINE.c.id)
+MISSES = _of_keys(_MISS, _MISS.c.count)
+ENVIRONMENTS = select(_ENVIRONMENT.c.id, *(_ENVIRONMENT.c[name] for name in ENVIRONMENT_FIELDS))
+DEVICES = select(*(_DEVICE.c[name] for name in DEVICE_FIELDS))
+_COMPILER = {BESTS: _BEST.c.compiler, TRIALS: _ENVIRONMENT.c.compiler}
+_KEY_IS = [
+    column == bindparam(f"key_{name}")
+    for name, column in zip(KEY_FIELDS, _KEY_COLUMNS, strict=True)
+]
+
+COUNTS = (
+    select(_TRIAL.c.status, func.count())
+    .join_from(_TRIAL, _PROBLEM, _TRIAL.c.problem_id == _PROBLEM.c.id)
+    .join(_DEVICE, _TRIAL.c.device_id == _DEVICE.c.id)
+    .where(*_KEY_IS)
+    .group_by(_TRIAL.c.status)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which rows to read: those that meet every condition given."""
+
+    key: TuningKey | None = None
+    gpu: str | None = None
+    family: str | None = None
+    compiler: str | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the conditions given."""
+        names = ("key", "gpu", "family", "compiler")
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what the conditions compare with."""
+        parts = {} if self.key is None else self.key.to_dict()
+        whole = {"gpu": self.gpu, "family": self.family, "compiler": self.compiler}
+        return whole | {f"key_{name}": value for name, value in parts.items()}
+
+
+EVERYWHERE = Where()
+
+
+@cache
+def _narrowed(statement: Select[Any], names: tuple[str, ...]) -> Select[Any]:
+    """Return a statement with conditions, built once for each set of them."""
+    conditions = {
+        "key": _KEY_IS,
+        "gpu": [_DEVICE.c.slug == bindparam("gpu")],
+        "family": [_PROBLEM.c.family == bindparam("family")],
+    }
+    if statement in _COMPILER:
+        conditions["compiler"] = [_COMPILER[statement] == bindparam("compiler")]
+    return statement.where(*(condition for name in names for condition in conditions[name]))
+
+
+def select_rows(
+    connection: Connection, statement: Select[Any], where: Where
+) -> Sequence[Sequence[Any]]:
+    """Return the rows of a statement that meet the conditions."""
+    narrowed = _narrowed(statement, where.names())
+    return connection.execute(narrowed, where.parameters()).all()

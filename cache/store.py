@@ -1,0 +1,152 @@
+"""The store: every trial, the best of each key, and what was asked for and missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tunekit.cache.engine import Database
+from tunekit.cache.location import default_location
+from tunekit.cache.opening import open_database
+from tunekit.cache.queries import Where
+from tunekit.cache.reading import (
+    count_trials,
+    find_bests,
+    find_devices,
+    find_misses,
+    find_trials,
+)
+from tunekit.cache.rules import supersedes
+from tunekit.cache.writing import RowWriter
+from tunekit.device import DeviceInfo
+from tunekit.key import TuningKey
+from tunekit.trial import Best, Provenance, Status, Trial
+
+
+class Store:
+    """A cache on disk or on a server.
+
+    Threads may share one, and a forked child may go on using its parent's. Each method is one
+    transaction. Every method may raise `StoreError`, which is the only exception of the database
+    that leaves a store. A row that came from a file is shown with the origin `imported`; a row that
+    is damaged is left out and logged.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @classmethod
+    def open(cls, location: str | Path | None = None, *, create: bool = True) -> Store:
+        """Open the cache at a path or URL (by default `default_location()`).
+
+        A path where nothing is gets a new cache if `create`, in a folder for this user alone. A
+        file that may only be read is opened all the same, and refuses writes.
+
+        Raises:
+            StoreError: it cannot be opened or made; it is something else, or of a newer tunekit; or
+                there is none and `create` is false. The text says what to do, and nothing changed.
+        """
+        return cls(open_database(location or default_location(), create=create))
+
+    @property
+    def location(self) -> str:
+        """The path or URL, without its password."""
+        return self.database.location
+
+    def put_device(self, device: DeviceInfo) -> None:
+        """Store a device, which the rows of its keys need. Again with the same is harmless."""
+        with self.database.writing() as connection:
+            RowWriter(connection).device(device)
+
+    def devices(self) -> list[DeviceInfo]:
+        """Return the devices there are rows for, by slug."""
+        with self.database.reading() as connection:
+            return find_devices(connection)
+
+    def add_trials(self, key: TuningKey, trials: Iterable[tuple[Trial, Provenance]]) -> None:
+        """Keep trials of a key, all or none; trying a config again updates its row.
+
+        Raises:
+            StoreError: the key's device was never put, or the store cannot be written.
+        """
+        with self.database.writing() as connection:
+            RowWriter(connection).trials(key, trials)
+
+    def trials(
+        self, key: TuningKey, *, compiler: str | None = None
+    ) -> list[tuple[Trial, Provenance]]:
+        """Return the trials of a key (under one compiler) in the order they were first stored."""
+        with self.database.reading() as connection:
+            found = find_trials(connection, Where(key=key, compiler=compiler))
+        return [stored.shown() for stored in found]
+
+    def trial_counts(self, key: TuningKey) -> dict[Status, int]:
+        """Return how many trials of a key ended how, under any compiler."""
+        with self.database.reading() as connection:
+            return count_trials(connection, key)
+
+    def put_best(
+        self,
+        best: Best,
+        *,
+        force: bool = False,
+        stale: Callable[[Best], bool] | None = None,
+    ) -> bool:
+        """Store a best if its key has none under its compiler, or one that it supersedes.
+
+        `supersedes` in `rules` is the rule. A row that `stale` says no longer holds is replaced by
+        any, and `force` replaces any row.
+
+        Returns:
+            Whether `best` is now the stored row.
+        """
+        where = Where(key=best.key, compiler=best.provenance.fingerprint.compiler)
+        with self.database.writing() as connection:
+            for stored in find_bests(connection, where):
+                outdated = force or (stale is not None and stale(stored.shown()))
+                if not outdated and not supersedes(best, stored.best):
+                    return False
+            RowWriter(connection).best(best)
+        return True
+
+    def bests(self, *, gpu: str | None = None, family: str | None = None) -> list[Best]:
+        """Return the best rows, of one GPU kind or family, sorted by key and then compiler."""
+        with self.database.reading() as connection:
+            found = find_bests(connection, Where(gpu=gpu, family=family))
+        return [stored.shown() for stored in found]
+
+    def best(self, key: TuningKey) -> list[Best]:
+        """Return the best rows of a key: one for each compiler it was tuned under."""
+        with self.database.reading() as connection:
+            found = find_bests(connection, Where(key=key))
+        return [stored.shown() for stored in found]
+
+    def record_misses(self, counts: Mapping[TuningKey, int]) -> None:
+        """Add to how often keys were asked for and not there.
+
+        Raises:
+            StoreError: a key's device was never put, or the store cannot be written.
+        """
+        with self.database.writing() as connection:
+            RowWriter(connection).misses(counts)
+
+    def misses(self) -> dict[TuningKey, int]:
+        """Return how often each key was missed, sorted by key."""
+        with self.database.reading() as connection:
+            return find_misses(connection)
+
+    def close(self) -> None:
+        """Let go of every connection. A later call would make a new one."""
+        self.database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
