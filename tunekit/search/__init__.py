@@ -1,0 +1,15 @@
+"""Which configs to try next: Optuna's ask and tell over an enumerated space.
+
+A space is a few thousand legal configs at most, so it is listed, and every proposal is one of the
+list that was not proposed before. Optuna sees named parameters. `SpaceSampler` stands between
+Optuna's sampler and the study: it takes the sampler's proposal and moves it to the nearest legal
+config still untried, so the study records exactly what is run. A failed trial is told as a finite
+bad value, because Optuna forgets trials that are told as failed.
+"""
+
+from __future__ import annotations
+
+from tunekit.search.budget import DEFAULT_TRIALS, Budget
+from tunekit.search.searcher import SAMPLERS, Searcher
+
+__all__ = ["DEFAULT_TRIALS", "SAMPLERS", "Budget", "Searcher"]

@@ -1,0 +1,104 @@
+"""What a run is given, what it tells while it goes on, and what it gives back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tunekit.device import DeviceInfo
+from tunekit.errors import TuneError
+from tunekit.key import Problem, TuningKey
+from tunekit.trial import Best, Origin, Status, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A problem to tune, how often the program runs it, and its name there."""
+
+    problem: Problem
+    count: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """Everything was checked and the first trial is about to start."""
+
+    keys: int
+    device: DeviceInfo
+    origin: Origin
+    resumed: int
+    """Trials of unfinished keys that earlier runs left in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDone:
+    """A trial ended and is in the store. Times are medians in microseconds."""
+
+    key: TuningKey
+    trial: Trial
+    best_us: float | None
+    vendor_us: float | None
+    done: int
+    """Trials of the key, those of earlier runs included."""
+    total: int
+    """Trials the key is to have."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDone:
+    """A key has a result; `stored` says whether it is now the stored row."""
+
+    best: Best
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeySkipped:
+    """A key was tuned before, under this kernel source and compiler; this is its row."""
+
+    best: Best
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFailed:
+    """No config of a key gave a result: the most common reason, and how many configs failed."""
+
+    key: TuningKey
+    reason: str
+    count: int
+
+
+Event = RunStarted | TrialDone | KeyDone | KeySkipped | KeyFailed
+Listener = Callable[[Event], None]
+
+
+@dataclass
+class TuneReport:
+    """What came of a run."""
+
+    bests: list[Best] = field(default_factory=list)
+    """For each key with a result, the row that the store now holds for it."""
+    failed: list[KeyFailed] = field(default_factory=list)
+    counts: Counter[Status] = field(default_factory=Counter)
+    """Trials of this run by how they ended."""
+    seconds: float = 0.0
+    skipped: int = 0
+
+    @property
+    def trials_run(self) -> int:
+        """How many configs this run tried."""
+        return self.counts.total()
+
+    def raise_failures(self) -> None:
+        """Raise if a key has no result.
+
+        Raises:
+            TuneError: some key's configs all failed; the text gives the first one's reason.
+        """
+        if not self.failed:
+            return
+        first = self.failed[0]
+        others = f", and so for {len(self.failed) - 1} more keys" if len(self.failed) > 1 else ""
+        raise TuneError(f"no config works for {first.key}{others}: {first.reason}")

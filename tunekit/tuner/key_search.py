@@ -1,0 +1,205 @@
+"""One key, from the trials it has in the store to its best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunekit.cache import Store
+from tunekit.config import Config
+from tunekit.errors import ConfigError
+from tunekit.key import TuningKey
+from tunekit.ranking import is_sound, most_common_error, pick, ranked, score, sound
+from tunekit.runner import Runner
+from tunekit.search import Budget, Searcher
+from tunekit.space import Space
+from tunekit.trial import Best, Measurement, Origin, Provenance, Trial, choose
+from tunekit.tuner.events import KeyDone, KeyFailed, Task
+
+FINALISTS = 5
+ATTEMPTS = 2
+"""How many times the next finalists are tried when those before them all failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How every key of a run is searched."""
+
+    sampler: str
+    budget: Budget
+    seed: int
+    retune: bool
+
+
+class KeySearch:
+    """The state of one key in a run."""
+
+    def __init__(self, task: Task, *, runner: Runner, store: Store, plan: Plan) -> None:
+        self.task = task
+        self.space: Space = runner.space(task.problem)
+        if not self.space.configs:
+            raise ConfigError(f"no config is legal for {task.problem} on {runner.device.name}")
+        self._legal = frozenset(self.space.configs)
+        self.key = TuningKey.of(task.problem, runner.device.slug)
+        self.vendor: Measurement | None = None
+        self.finals: list[Trial] = []
+        self._runner = runner
+        self._store = store
+        self._plan = plan
+        self.tried: dict[Config, Trial] = {} if plan.retune else self._stored_trials()
+        self.resumed = len(self.tried)
+        self._best_score = math.inf
+        self._without_gain = 0
+        for trial in self.tried.values():
+            self._note(trial)
+        self._searcher: Searcher | None = None
+        self._nothing_left = False
+
+    @property
+    def total(self) -> int:
+        """How many trials the key is to have."""
+        return self._plan.budget.target(len(self.space))
+
+    @property
+    def best_us(self) -> float | None:
+        """The lowest median so far, in microseconds."""
+        return math.exp(self._best_score) if math.isfinite(self._best_score) else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the key has had the trials it is to have."""
+        enough = len(self.tried) >= self.total or self._nothing_left
+        return enough or self._plan.budget.spent(len(self.tried), self._without_gain)
+
+    def done_before(self) -> Best | None:
+        """Return the stored row that makes more trials needless, if there is one."""
+        if self._plan.retune:
+            return None
+        for best in self._store.best(self.key):
+            now = self._provenance(best.config).fingerprint
+            if best.provenance.fingerprint != now or self._outlawed(best.config):
+                continue
+            own = best.provenance.origin in (Origin.MEASURED, self._runner.origin)
+            if self.finished or (own and best.trials >= self.total):
+                return best
+        return None
+
+    def meet_vendor(self) -> None:
+        """Time the vendor's call once, as the yardstick of the progress shown."""
+        if self.vendor is None:
+            found = self._runner.vendor(self.task.problem)
+            self.vendor = found if found and is_sound(found) else None
+
+    def propose(self, count: int) -> list[Config]:
+        """Return the next configs to try, at most `count`."""
+        if self._searcher is None:
+            self._searcher = Searcher(
+                self.space,
+                self._plan.sampler,
+                seed=self._plan.seed,
+                trials=self._plan.budget.trials,
+                prior=list(self.tried.values()),
+            )
+        proposed = self._searcher.ask(min(count, self.total - len(self.tried)))
+        self._nothing_left = not proposed
+        return proposed
+
+    def keep(self, trial: Trial) -> Trial:
+        """Store a finished trial, learn from it, and return it as stored."""
+        trial = sound(trial)
+        self._put([trial])
+        self.tried[trial.config] = trial
+        self._note(trial)
+        if self._searcher is not None:
+            self._searcher.tell(trial)
+        return trial
+
+    def finish(self) -> KeyDone | KeyFailed:
+        """Measure the fastest configs again beside the vendor's call, choose, and store the best.
+
+        Screening only says who takes part: it ran at other times, on a cooler or hotter device.
+        """
+        order = ranked(self.tried.values())
+        for start in range(0, FINALISTS * ATTEMPTS, FINALISTS):
+            entrants = [trial.config for trial in order[start : start + FINALISTS]]
+            if not entrants:
+                break
+            finals = self._runner.finals(self.task.problem, entrants)
+            trials = [sound(trial) for trial in finals.trials]
+            vendor = finals.vendor if finals.vendor and is_sound(finals.vendor) else None
+            self._put(trials)
+            self.finals.extend(trials)
+            self.vendor = vendor or self.vendor
+            chosen = pick(trials, vendor)
+            if chosen is not None and chosen.measurement is not None:
+                best = self._best(chosen.config, chosen.measurement, vendor)
+                return KeyDone(best, self._store.put_best(best, stale=self._may_replace))
+        last = self.tried | {trial.config: trial for trial in self.finals}
+        failures = [trial for trial in last.values() if score(trial) is None]
+        return KeyFailed(self.key, most_common_error(failures), len(failures))
+
+    def last_finals(self) -> list[Trial]:
+        """Return the finals of this run or, if it had none, those that earlier ones left."""
+        kept = [t for t in self.tried.values() if t.measurement is not None and t.measurement.final]
+        return self.finals or kept
+
+    def stored_best(self, best: Best) -> Best:
+        """Return the row the store holds under the compiler of `best`."""
+        compiler = best.provenance.fingerprint.compiler
+        rows = self._store.best(self.key)
+        return next((r for r in rows if r.provenance.fingerprint.compiler == compiler), best)
+
+    def _best(self, config: Config, measurement: Measurement, vendor: Measurement | None) -> Best:
+        return Best(
+            key=self.key,
+            choice=choose(measurement, vendor),
+            config=config,
+            measurement=measurement,
+            vendor=vendor,
+            trials=len(self.tried),
+            space_size=len(self.space),
+            provenance=self._provenance(config),
+            count=self.task.count,
+        )
+
+    def _may_replace(self, old: Best) -> bool:
+        """Say whether an older row gives way whatever its time.
+
+        It does if its kernel changed, its config is no longer legal, or on `retune`. What is only
+        replayed never takes the place of anything else this way.
+        """
+        replayed = old.provenance.origin is Origin.REPLAYED
+        if self._runner.origin is not Origin.MEASURED and not replayed:
+            return False
+        now = self._provenance(old.config).fingerprint
+        changed = old.provenance.fingerprint.source != now.source
+        return self._plan.retune or changed or self._outlawed(old.config)
+
+    def _outlawed(self, config: Config) -> bool:
+        """Say whether a config is not legal here. A recording's space is not all that is."""
+        return self._runner.origin is Origin.MEASURED and config not in self._legal
+
+    def _stored_trials(self) -> dict[Config, Trial]:
+        """Return earlier trials that this run could have made: same source, compiler and origin."""
+        found = {}
+        for trial, provenance in self._store.trials(self.key):
+            if trial.config in self._legal and provenance.origin is self._runner.origin:
+                now = self._provenance(trial.config)
+                if provenance.fingerprint == now.fingerprint:
+                    found[trial.config] = trial
+        return found
+
+    def _put(self, trials: Sequence[Trial]) -> None:
+        self._store.add_trials(self.key, [(t, self._provenance(t.config)) for t in trials])
+
+    def _provenance(self, config: Config) -> Provenance:
+        return self._runner.provenance(self.task.problem, config)
+
+    def _note(self, trial: Trial) -> None:
+        value = score(trial)
+        if value is not None and value < self._best_score:
+            self._best_score = value
+            self._without_gain = 0
+        else:
+            self._without_gain += 1

@@ -1,0 +1,182 @@
+"""A run over many keys, in rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tunekit.cache import Store
+from tunekit.errors import TuneError
+from tunekit.key import Problem
+from tunekit.recording import Recording
+from tunekit.runner import Runner
+from tunekit.search import SAMPLERS, Budget
+from tunekit.tuner.events import (
+    KeyFailed,
+    KeySkipped,
+    Listener,
+    RunStarted,
+    Task,
+    TrialDone,
+    TuneReport,
+)
+from tunekit.tuner.key_search import KeySearch, Plan
+
+BATCH = 8
+"""Configs a key proposes in a round."""
+
+
+def run(
+    tasks: Iterable[Task],
+    *,
+    runner: Runner,
+    store: Store,
+    sampler: str = "tpe",
+    budget: Budget | None = None,
+    seed: int = 0,
+    retune: bool = False,
+    record: str | Path | None = None,
+    on_event: Listener | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> TuneReport:
+    """Tune problems; those given more than once are tuned once, their counts added.
+
+    Nothing is written before every problem was found to be one the runner can try. `seconds` of
+    the budget ends the search of all keys together, each having had its first round.
+    `record` names a recording to make or extend; it is written whenever a key is finished.
+
+    Raises:
+        TunekitError: a problem cannot be tried here, or the store or recording not written.
+        ValueError: the sampler is unknown.
+    """
+    if sampler not in SAMPLERS:
+        raise ValueError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
+    merged = _merged(tasks)
+    if not merged:
+        raise TuneError("there is nothing to tune: no problem was given")
+    plan = Plan(sampler, budget or Budget.for_sampler(sampler, None, None), seed, retune)
+    session = _Session(runner, store, plan, clock, on_event)
+    keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
+    if record is not None:
+        session.record_to(Path(record), keys)
+    store.put_device(runner.device)
+    return session.tune(keys)
+
+
+class _Session:
+    """What the keys of a run share."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        store: Store,
+        plan: Plan,
+        clock: Callable[[], float],
+        on_event: Listener | None,
+    ) -> None:
+        self._runner = runner
+        self._store = store
+        self._plan = plan
+        self._clock = clock
+        self._started = clock()
+        self._tell: Listener = on_event or (lambda event: None)
+        self._report = TuneReport()
+        self._recording: Recording | None = None
+        self._record: Path | None = None
+
+    def record_to(self, path: Path, keys: list[KeySearch]) -> None:
+        """Prepare a recording, making sure that all results of the keys will fit in it."""
+        self._recording = Recording.extend(path, self._runner.device)
+        self._record = path
+        one_of_each = {
+            config.variant: (key.task.problem, config)
+            for key in keys
+            for config in key.space.configs
+        }
+        for problem, config in one_of_each.values():
+            self._recording.admit(config, self._runner.provenance(problem, config))
+
+    def tune(self, keys: list[KeySearch]) -> TuneReport:
+        """Take every key to its end and report."""
+        before = {key.key: key.done_before() for key in keys}
+        left = [key for key in keys if before[key.key] is None]
+        resumed = sum(key.resumed for key in left)
+        self._tell(RunStarted(len(keys), self._runner.device, self._runner.origin, resumed))
+        for key in keys:
+            best = before[key.key]
+            if best is not None:
+                self._skip(key, KeySkipped(best))
+        first = True
+        while left:
+            over = [key for key in left if key.finished or (self._late and not first)]
+            for key in over:
+                self._finish(key)
+            left = [key for key in left if key not in over]
+            self._round(left, first=first)
+            first = False
+        self._report.seconds = self._clock() - self._started
+        return self._report
+
+    @property
+    def _late(self) -> bool:
+        return self._plan.budget.late(self._clock() - self._started)
+
+    def _round(self, keys: list[KeySearch], *, first: bool) -> None:
+        """Try a batch of each key. The first round is not cut short: every key gets a result."""
+        batches = [(key, key.propose(BATCH)) for key in keys]
+        self._runner.announce(
+            [(key.task.problem, config) for key, batch in batches for config in batch]
+        )
+        for key, batch in batches:
+            if self._late and not first:
+                return
+            key.meet_vendor()
+            for trial in self._runner.screen(key.task.problem, batch):
+                trial = key.keep(trial)
+                self._report.counts[trial.status] += 1
+                vendor_us = None if key.vendor is None else key.vendor.median_us
+                done = len(key.tried)
+                self._tell(TrialDone(key.key, trial, key.best_us, vendor_us, done, key.total))
+                if self._late and not first:
+                    return
+
+    def _finish(self, key: KeySearch) -> None:
+        outcome = key.finish()
+        self._save(key)
+        if isinstance(outcome, KeyFailed):
+            self._report.failed.append(outcome)
+        else:
+            self._report.bests.append(key.stored_best(outcome.best))
+        self._tell(outcome)
+
+    def _skip(self, key: KeySearch, event: KeySkipped) -> None:
+        key.vendor = event.best.vendor
+        self._save(key)
+        self._report.skipped += 1
+        self._report.bests.append(event.best)
+        self._tell(event)
+
+    def _save(self, key: KeySearch) -> None:
+        """Add a finished key to the recording, if one is made."""
+        if self._recording is None or self._record is None or not key.tried:
+            return
+        self._recording.put(
+            key.task.problem,
+            key.tried.values(),
+            finals=key.last_finals(),
+            vendor=key.vendor,
+            space_size=len(key.space),
+        )
+        self._recording.save(self._record)
+
+
+def _merged(tasks: Iterable[Task]) -> list[Task]:
+    """Return one task for each problem, in the order given, with the sum of the counts."""
+    merged: dict[Problem, Task] = {}
+    for task in tasks:
+        known = merged.get(task.problem)
+        if known is not None:
+            task = Task(task.problem, known.count + task.count, known.name or task.name)
+        merged[task.problem] = task
+    return list(merged.values())
