@@ -1,0 +1,62 @@
+"""The arithmetic of a measurement: quantiles, the interval of a median, the size of the flush."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import statistics
+
+import pytest
+
+from tunekit.device import KNOWN_DEVICES
+from tunekit.timing import flush_bytes, quantile, summarize
+
+H200 = KNOWN_DEVICES["sm_90"]
+
+
+def test_a_summary_is_that_of_its_times():
+    measurement = summarize([5.0, 1.0, 3.0, 2.0, 4.0], error_ratio=0.5, final=True)
+    assert measurement.median_us == 3.0
+    assert measurement.min_us == 1.0
+    assert (measurement.low_us, measurement.high_us) == (1.0, 5.0)
+    assert measurement.p20_us == pytest.approx(1.8)
+    assert measurement.p80_us == pytest.approx(4.2)
+    assert measurement.repetitions == 5
+    assert measurement.final
+
+
+def test_the_interval_holds_the_true_median_about_as_often_as_it_says():
+    rng = random.Random(1)
+    held = 0
+    for _ in range(400):
+        times = [rng.lognormvariate(0, 0.05) for _ in range(41)]  # true median 1
+        measurement = summarize(times, error_ratio=None)
+        held += measurement.low_us <= 1 <= measurement.high_us
+    assert held >= 0.93 * 400
+
+
+def test_one_slow_launch_does_not_move_the_result():
+    calm = [10.0 + 0.01 * i for i in range(21)]
+    disturbed = [*calm[:-1], 1000.0]
+    assert (
+        summarize(disturbed, error_ratio=None).median_us
+        == summarize(calm, error_ratio=None).median_us
+    )
+
+
+def test_quantiles_agree_with_the_standard_library():
+    times = sorted(random.Random(2).random() for _ in range(50))
+    expected = statistics.quantiles(times, n=10, method="inclusive")
+    assert quantile(times, 0.2) == pytest.approx(expected[1])
+    assert quantile(times, 0.8) == pytest.approx(expected[7])
+    assert quantile([7.0], 0.5) == 7.0
+
+
+@pytest.mark.parametrize("l2_mib", [4, 50, 256])
+def test_the_flush_is_larger_than_the_cache(l2_mib):
+    device = dataclasses.replace(H200, l2_bytes=l2_mib << 20)
+    assert flush_bytes(device, 100 << 30) >= 2 * device.l2_bytes
+
+
+def test_the_flush_leaves_half_of_what_is_free():
+    assert flush_bytes(H200, 100 << 20) == 50 << 20

@@ -1,0 +1,145 @@
+"""Device time of a launch: cold L2, device events, order statistics.
+
+Each launch is preceded by a write of a buffer larger than the L2 cache, so that it finds its
+operands in memory, as it would in a model. Launches are queued behind a gate, a kernel that only
+waits: if the gate opened before everything was queued, the times may hold waiting for the host,
+and they are taken again behind a longer one. The interval of a median is that of its order
+statistics (binomial, 95 %), which assumes nothing of the distribution.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import torch
+
+from tunekit.device import DeviceInfo
+from tunekit.kernels import Launch
+from tunekit.trial import Measurement
+
+PROTOCOL = "events-cold-l2-1"
+"""Name of this protocol in every row. A change that shifts results takes a new name."""
+
+_LEAST_FLUSH = 128 << 20
+"""Bytes: long enough a write to hide the host's work for the next launch."""
+
+
+def flush_bytes(device: DeviceInfo, free_bytes: int) -> int:
+    """Return the size of the flush: over twice the L2, and never more than half of what is free."""
+    return max(1 << 20, min(max(2 * device.l2_bytes, _LEAST_FLUSH), free_bytes // 2))
+
+
+_QUEUE = 120
+"""Launches queued at a time: with flush and events about half of what a stream can hold."""
+
+_CYCLES = 50_000
+_MOST_CYCLES = 1_600_000
+"""Device cycles the gate is held for each launch: 25 us at first, doubled when that was short."""
+
+_ATTEMPTS = 6
+
+_Events = tuple[torch.cuda.Event, torch.cuda.Event]
+
+
+class Timer:
+    """Times launches on one device. Holds the flush buffer while it lives."""
+
+    def __init__(self, device: DeviceInfo, index: int) -> None:
+        free, _ = torch.cuda.mem_get_info(index)
+        size = flush_bytes(device, free)
+        self._flush = torch.empty(size, dtype=torch.int8, device=f"cuda:{index}")
+        self._index = index
+        self._cycles = _CYCLES
+        self.late = 0
+        """Chunks that the host queued too slowly, however long the gate was held."""
+
+    def rounds(
+        self, launches: Sequence[Launch], rounds: int, *, seed: int = 0
+    ) -> list[list[float]]:
+        """Time every launch once a round, in an order shuffled each round.
+
+        Returns:
+            For each launch its times in microseconds, one a round.
+        """
+        order = random.Random(seed)
+        plan = [
+            which
+            for _ in range(rounds)
+            for which in order.sample(range(len(launches)), len(launches))
+        ]
+        times: list[list[float]] = [[] for _ in launches]
+        for first in range(0, len(plan), _QUEUE):
+            chunk = plan[first : first + _QUEUE]
+            for which, pair in zip(chunk, self._queue(launches, chunk), strict=True):
+                times[which].append(1000 * pair[0].elapsed_time(pair[1]))
+        return times
+
+    def _queue(self, launches: Sequence[Launch], plan: Sequence[int]) -> list[_Events]:
+        """Run launches back to back behind a gate that opens once all of them are queued."""
+        for _ in range(_ATTEMPTS):
+            gate, pairs = _event(), []
+            torch.cuda._sleep(self._cycles * len(plan))  # type: ignore[no-untyped-call]
+            gate.record()
+            for which in plan:
+                start, end = _event(), _event()
+                self._flush.zero_()
+                start.record()
+                launches[which]()
+                end.record()
+                pairs.append((start, end))
+            held = not gate.query()  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize(self._index)
+            if held:
+                return pairs
+            self._cycles = min(2 * self._cycles, _MOST_CYCLES)
+        self.late += 1
+        return pairs
+
+    def warm_up(self, launch: Launch, milliseconds: float) -> None:
+        """Launch for about this long, so that clocks and caches settle."""
+        spent, batch = 0.0, 4
+        while spent < milliseconds:
+            spent += sum(self.rounds([launch], batch)[0]) / 1000 + 0.05 * batch
+            batch = min(2 * batch, 64)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted values, interpolated."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def summarize(
+    times_us: Sequence[float],
+    *,
+    error_ratio: float | None,
+    final: bool = False,
+    contended: bool = False,
+) -> Measurement:
+    """Turn the times of single launches, in microseconds, into a measurement."""
+    ordered = sorted(times_us)
+    n = len(ordered)
+    spread = 0.98 * math.sqrt(n)  # 1.96 standard deviations of a binomial count at 1/2
+    low = max(0, math.floor(n / 2 - spread) - 1)
+    high = min(n - 1, math.ceil(n / 2 + spread))
+    return Measurement(
+        median_us=quantile(ordered, 0.5),
+        low_us=ordered[low],
+        high_us=ordered[high],
+        p20_us=quantile(ordered, 0.2),
+        p80_us=quantile(ordered, 0.8),
+        min_us=ordered[0],
+        repetitions=n,
+        protocol=PROTOCOL,
+        error_ratio=error_ratio,
+        final=final,
+        contended=contended,
+    )
