@@ -1,0 +1,192 @@
+"""The command line itself: help, usage, exit codes, and which stream gets what."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+import tunekit
+from tunekit import cli as command_line
+from tunekit import output
+from tunekit.cli import cli, main
+from tunekit.errors import TunekitError
+
+COMMANDS = ("tune", "show", "export-cache", "import-cache")
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert tunekit.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_teaches_with_an_example(command, capsys):
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.count(f"tunekit {command}") >= 2
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_only_commands_that_work_are_offered():
+    assert set(cli.commands) == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["nonsense"],
+        ["tune"],
+        ["tune", "--shapes", "a.yaml", "--shape", "1,1,1"],
+        ["tune", "--shape", "1,1,1", "--trials", "0"],
+        ["tune", "--shape", "1,1,1", "--seconds", "0"],
+        ["tune", "--shape", "1,1,1", "--seconds", "nan"],
+        ["tune", "--shape", "1,1,1", "--seed", "-1"],
+        ["tune", "--shape", "1,1,1", "--sampler", "simplex"],
+        ["tune", "--shape", "1,1,1", "--quiet", "--verbose"],
+        ["show", "--nonsense"],
+        ["show", "extra"],
+        ["export-cache", "--format", "xml"],
+        ["import-cache"],
+        ["import-cache", "x.json", "--on-conflict", "guess"],
+    ],
+)
+def test_wrong_usage_exits_2_and_leaves_stdout_clean(argv, capsys, own_cache):
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err
+    assert not own_cache.exists()
+
+
+def test_what_help_repeats_is_what_the_parts_offer():
+    from tunekit.cache import Policy
+    from tunekit.search import DEFAULT_TRIALS, SAMPLERS
+
+    assert command_line.SAMPLERS == SAMPLERS
+    assert set(command_line.POLICIES) == {policy.value for policy in Policy}
+    (trials,) = [option for option in cli.commands["tune"].params if option.name == "trials"]
+    assert f"[default: {DEFAULT_TRIALS}]" in trials.help
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Add a command that raises what it is told to."""
+
+    def add(error):
+        @click.command("fail")
+        def fail():
+            raise error
+
+        monkeypatch.setitem(cli.commands, "fail", fail)
+
+    return add
+
+
+def test_an_error_of_the_user_is_one_line_and_exit_1(failing, capsys):
+    failing(TunekitError("what is wrong\n  and where"))
+    assert main(["fail"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "tunekit: what is wrong and where\n")
+
+
+def test_a_fault_of_ours_keeps_its_traceback(failing):
+    failing(ZeroDivisionError("ours"))
+    with pytest.raises(ZeroDivisionError):
+        main(["fail"])
+
+
+def test_an_interrupt_exits_130(failing, capsys):
+    failing(KeyboardInterrupt())
+    assert main(["fail"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.strip() == "tunekit: interrupted"
+
+
+def test_warnings_of_the_library_go_to_stderr(monkeypatch, capsys):
+    @click.command("warn")
+    def warn():
+        logging.getLogger("tunekit.cache").warning("a row is %s", "damaged")
+
+    monkeypatch.setitem(cli.commands, "warn", warn)
+    assert main(["warn"]) == 0
+    assert main(["warn"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "tunekit: warning: a row is damaged\n" * 2)
+
+
+def test_a_reader_that_is_gone_is_no_error_message(tmp_path):
+    script = (
+        "import sys, click\n"
+        "from tunekit.cli import cli, main\n"
+        "from tunekit.output import answer\n"
+        "cli.add_command(click.Command('flood', callback=lambda: answer('x' * 1000000)))\n"
+        "sys.exit(main(['flood']))\n"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=writing, stderr=subprocess.PIPE, cwd=tmp_path
+    )
+    os.close(writing)
+    assert done.returncode == 1
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["tune", "--help"]])
+def test_help_loads_nothing_heavy(argv, tmp_path):
+    script = (
+        "import sys\n"
+        "from tunekit.cli import main\n"
+        f"main({argv!r})\n"
+        "heavy = {'torch', 'triton', 'optuna', 'sqlalchemy', 'rich', 'yaml', 'numpy'}\n"
+        "sys.exit(','.join(sorted(heavy & sys.modules.keys())) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_full_disk_under_stdout_is_one_line(monkeypatch, capsys):
+    class Full:
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    with pytest.raises(TunekitError, match="cannot write to stdout: No space left"):
+        output.answer("x")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "out.json"
+    output.write_file(path, "first")
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    output.write_file(link, "second")
+    assert link.is_symlink()
+    assert path.read_text() == "second"
+
+    def cut(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(path), "replace", cut)
+    with pytest.raises(TunekitError, match=r"cannot write .*out\.json: No space left"):
+        output.write_file(path, "third")
+    assert path.read_text() == "second"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.json", "out.json"]
+
+
+@pytest.mark.parametrize("name", [".", "absent/out.json"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path, name):
+    with pytest.raises(TunekitError, match="cannot write"):
+        output.write_file(tmp_path / name, "x")
+
+
+def test_json_is_one_document(capsys):
+    output.answer_json({"schema": 1, "keys": []})
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "keys": []}

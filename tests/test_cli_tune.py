@@ -1,0 +1,285 @@
+"""`tunekit tune` from end to end, on a small synthetic recording (no GPU made these times)."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tunekit import tuner
+from tunekit.cache import Store
+from tunekit.cli import main
+from tunekit.device import KNOWN_DEVICES
+from tunekit.kernels import family
+from tunekit.key import TuningKey
+from tunekit.recording import Recording
+from tunekit.shapes import parse_shape
+from tunekit.trial import Measurement, Provenance, Status, Trial
+
+DEVICE = replace(KNOWN_DEVICES["sm_90"], name="Synthetic GPU")
+SHAPES = ("64,64,64", "128,256,512", "1,4096,4096")
+CONFIGS = 40
+
+
+def timed(median):
+    return Measurement(
+        median, median * 0.99, median * 1.01, median, median, median * 0.9, 50, "synthetic-1", 0.1
+    )
+
+
+def provenance(variant):
+    return Provenance(
+        fingerprint=family("matmul").fingerprint(variant),
+        protocol="synthetic-1",
+        tunekit="0",
+        triton="0",
+        torch="0",
+        driver="0",
+        device_name=DEVICE.name,
+        created_at="2020-01-01T00:00:00",
+    )
+
+
+def record(path, *, broken=(), source=None):
+    """Write a recording in which the config at place i takes 20 + i us and the vendor 25 us."""
+    recording = Recording(DEVICE)
+    for text in SHAPES:
+        problem = parse_shape(text).problem
+        space = family("matmul").space(problem, DEVICE)
+        configs = space.configs[:: max(1, len(space) // CONFIGS)][:CONFIGS]
+        for config in configs:
+            origin = provenance(config.variant)
+            if source is not None:
+                origin = replace(origin, fingerprint=replace(origin.fingerprint, source=source))
+            recording.admit(config, origin)
+        if text in broken:
+            trials = [Trial(c, Status.COMPILE_ERROR, error="boom: no luck") for c in configs]
+        else:
+            trials = [Trial(c, Status.OK, timed(20.0 + i)) for i, c in enumerate(configs)]
+        recording.put(problem, trials, vendor=timed(25.0), space_size=len(space))
+    recording.save(path)
+    return f"replay:{path}"
+
+
+@pytest.fixture
+def device(tmp_path):
+    return record(tmp_path / "synthetic.json.gz")
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    path = tmp_path / "shapes.yaml"
+    path.write_text("shapes:\n" + "".join(f"- [{text}]\n" for text in SHAPES))
+    return str(path)
+
+
+def test_a_sweep_finds_the_best_and_says_the_same_as_show(device, shapes, capsys):
+    argv = ["tune", "--shapes", shapes, "--device", device, "--sampler", "exhaustive", "--json"]
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["schema"] == 1
+    assert document["seconds"] >= 0
+    assert set(document["trial_counts"]) == {status.value for status in Status}
+    assert document["trial_counts"]["ok"] == sum(row["trials"] for row in document["keys"])
+    assert [(row["m"], row["n"]) for row in document["keys"]] == [(1, 4096), (64, 64), (128, 256)]
+    for row in document["keys"]:
+        assert row["origin"] == "replayed"
+        assert row["grade"] == "exact"
+        assert row["vendor_us"] == 25.0
+        assert row["trials"] == row["space_size"]
+        assert 20.0 <= row["triton_us"] < 21.0
+        assert row["choice"] == "triton"
+    assert "nothing is timed here" in captured.err
+    assert "Synthetic GPU" in captured.err
+    assert main(["show", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["keys"] == document["keys"]
+
+
+def test_the_table_labels_replayed_rows_and_progress_goes_to_stderr(device, shapes, capsys):
+    assert main(["tune", "--shapes", shapes, "--device", device, "--trials", "10"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("replayed ") >= 3
+    assert "geometric mean of the ratio" in captured.out
+    assert "Synthetic GPU (synthetic-gpu-sm90-132)" in captured.out
+    for number in (1, 2, 3):
+        assert f"[{number}/3] " in captured.err
+    assert main(["show"]) == 0
+    assert capsys.readouterr().out == captured.out
+
+
+def test_quiet_still_says_that_nothing_is_timed(device, capsys):
+    assert main(["tune", "--shape", SHAPES[0], "--device", device, "--trials", "4", "--quiet"]) == 0
+    err = capsys.readouterr().err
+    assert "nothing is timed here" in err
+    assert err.count("\n") == 1
+
+
+def test_verbose_lists_trials_and_accounts_for_the_whole_space(device, capsys):
+    argv = ["tune", "--shape", SHAPES[0], "--device", device, "--trials", "4", "--verbose"]
+    assert main(argv) == 0
+    err = capsys.readouterr().err
+    assert len(re.findall(r"^  \d/4 64x64x64 bfloat16 nt: pointer .* us$", err, re.M)) == 4
+    legal, total = re.search(r"(\d+) of (\d+) configs are legal", err).groups()
+    pruned = map(int, re.findall(r"(\d+) left out by the rule", err))
+    assert int(legal) + sum(pruned) == int(total)
+
+
+def test_without_a_gpu_auto_says_so(device, capsys, monkeypatch):
+    monkeypatch.setattr(tuner.api, "cuda_available", lambda: False)
+    monkeypatch.setattr(tuner.api, "shipped_recordings", lambda: [device.partition(":")[2]])
+    assert main(["tune", "--shape", SHAPES[0], "--trials", "2", "--quiet"]) == 0
+    assert "no GPU is usable here: replaying the recording made on Synthetic GPU" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_recording_older_than_the_kernels_is_flagged_once(tmp_path, capsys):
+    device = record(tmp_path / "old.json.gz", source="0123456789abcdef")
+    argv = ["tune", "--shape", SHAPES[0], "--device", device, "--trials", "2", "--json"]
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("older than the kernels") == 1
+    assert json.loads(captured.out)["keys"][0]["grade"] == "other-source"
+
+
+def test_a_key_whose_configs_all_fail_is_an_error_after_the_others(tmp_path, shapes, capsys):
+    device = record(tmp_path / "broken.json.gz", broken=SHAPES[:1])
+    assert main(["tune", "--shapes", shapes, "--device", device, "--trials", "8", "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert len(document["keys"]) == 2
+    assert document["trial_counts"]["compile-error"] == 8
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("tunekit: no config works for 64x64x64")
+    assert "boom: no luck" in last
+
+
+def test_a_second_run_does_nothing_again(device, shapes, capsys):
+    argv = ["tune", "--shapes", shapes, "--device", device, "--trials", "8", "--json"]
+    assert main(argv) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(argv) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert sum(first["trial_counts"].values()) == 24
+    assert sum(second["trial_counts"].values()) == 0
+    assert second["keys"] == first["keys"]
+    assert main([*argv, "--retune"]) == 0
+    assert sum(json.loads(capsys.readouterr().out)["trial_counts"].values()) == 24
+
+
+BAD = {
+    "no such file": (["--shapes", "absent.yaml"], "no such shapes file"),
+    "empty list": (["--shapes", "empty.yaml"], "empty.yaml:1: `shapes` is an empty list"),
+    "unknown field": (["--shapes", "unknown.yaml"], "unknown.yaml:2: unknown field 'mm'"),
+    "size 0": (["--shapes", "zero.yaml"], "zero.yaml:2: m must be"),
+    "size 0 on the line": (["--shape", "0,1,1"], "m must be"),
+    "negative": (["--shape", "1,-1,1"], "n must be"),
+    "2^40": (["--shape", f"1,1,{2**40}"], "k must be"),
+    "dtype": (["--shape", "1,1,1,float61"], "unknown dtype 'float61'"),
+    "no cuda": (["--shape", SHAPES[0], "--device", "cuda"], "no CUDA device"),
+    "no such device": (["--shape", SHAPES[0], "--device", "tpu"], "unknown device 'tpu'"),
+    "no recording": (["--shape", SHAPES[0], "--device", "replay:absent"], "absent"),
+    "not recorded": (["--shape", "7,7,7"], "is not in the recording"),
+    "cache is a folder": (["--shape", SHAPES[0], "--cache", "folder"], "folder"),
+    "cache in a file": (["--shape", SHAPES[0], "--cache", "text.db/x.db"], "text.db"),
+    "cache is no database": (["--shape", SHAPES[0], "--cache", "text.db"], "text.db"),
+    "cache not writable": (["--shape", SHAPES[0], "--cache", "/proc/x.db"], "/proc"),
+    "folder not writable": (["--shape", SHAPES[0], "--cache", "/proc/a/x.db"], "/proc"),
+    "record a replay": (["--shape", SHAPES[0], "--record", "new.json.gz"], "--record needs a GPU"),
+}
+
+
+@pytest.fixture
+def bad_inputs(tmp_path, monkeypatch):
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "empty.yaml").write_text("shapes: []\n")
+    (folder / "unknown.yaml").write_text("shapes:\n- {mm: 1, n: 1, k: 1}\n")
+    (folder / "zero.yaml").write_text("shapes:\n- [0, 1, 1]\n")
+    (folder / "text.db").write_text("this is not a database, whatever its name says\n" * 100)
+    (folder / "folder").mkdir()
+    return folder
+
+
+def contents(folder):
+    return {p: p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    case, device, bad_inputs, own_cache, capsys, monkeypatch
+):
+    argv, expected = BAD[case]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    argv = argv if "--device" in argv else [*argv, "--device", device]
+    before = contents(bad_inputs)
+    assert main(["tune", *argv, "--json"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("tunekit: ")
+    assert captured.err.count("\n") == 1
+    assert expected in captured.err
+    assert contents(bad_inputs) == before
+    assert not own_cache.exists()
+
+
+SLOW = """
+import sys, time
+from tunekit.cli import main
+from tunekit.replay import ReplayRunner
+
+screen = ReplayRunner.screen
+
+def slow_screen(self, problem, configs):
+    for trial in screen(self, problem, configs):
+        time.sleep(0.05)
+        yield trial
+
+ReplayRunner.screen = slow_screen
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_its_trials_and_the_next_does_the_rest(
+    number, device, shapes, own_cache, tmp_path, capsys
+):
+    argv = ["tune", "--shapes", shapes, "--device", device, "--trials", "20", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *argv, "--verbose"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if sum("/20 " in text for text in seen) == 11:
+            process.send_signal(number)
+            break
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    last = err.splitlines()[-1]
+    kept = int(re.match(r"tunekit: interrupted: (\d+) finished trials of ", last).group(1))
+    assert str(own_cache) in last
+    assert "the same command does only the rest" in last
+    assert "Traceback" not in err
+
+    with Store.open(own_cache, create=False) as store:
+        keys = [TuningKey.of(parse_shape(text).problem, DEVICE.slug) for text in SHAPES]
+        stored = sum(len(store.trials(key)) for key in keys)
+    assert 11 <= kept <= stored <= kept + 1
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert sum(document["trial_counts"].values()) == 60 - stored
+    assert [row["trials"] for row in document["keys"]] == [20, 20, 20]
+    assert f"{stored} trials kept from before" in captured.err

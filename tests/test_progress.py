@@ -1,0 +1,231 @@
+"""Progress: what a run says on stderr, on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+
+import pytest
+
+from tunekit.config import Config
+from tunekit.device import KNOWN_DEVICES
+from tunekit.key import TuningKey
+from tunekit.progress import (
+    Display,
+    Narrator,
+    PlainDisplay,
+    TerminalDisplay,
+    ending,
+    make_display,
+    one_line,
+)
+from tunekit.trial import (
+    Best,
+    Choice,
+    Fingerprint,
+    Measurement,
+    Origin,
+    Provenance,
+    Status,
+    Trial,
+)
+from tunekit.tuner import KeyDone, KeyFailed, KeySkipped, RunStarted, TrialDone
+
+DEVICE = KNOWN_DEVICES["sm_90"]
+KEY = TuningKey("matmul", 64, 64, 64, "bfloat16", DEVICE.slug)
+OTHER = TuningKey("matmul", 128, 64, 64, "bfloat16", DEVICE.slug)
+CONFIG = Config("pointer", 64, 64, 32)
+TIMED = Measurement(12.5, 12.0, 13.0, 12.1, 12.9, 11.9, 50, "test-1")
+RIGHT = Trial(CONFIG, Status.OK, TIMED)
+BROKEN = Trial(CONFIG, Status.COMPILE_ERROR, error="\n  boom: [red]not markup[/red]\nmore\n")
+PROVENANCE = Provenance(
+    Fingerprint("s", "c"), "test-1", "0", "0", "0", "0", "Fake", "2020-01-01T00:00:00"
+)
+BEST = Best(KEY, Choice.TRITON, CONFIG, TIMED, TIMED, 8, 536, PROVENANCE)
+
+
+class Lines(Display):
+    def __init__(self):
+        self.lines = []
+        self.updates = []
+
+    def line(self, text):
+        self.lines.append(text)
+
+    def update(self, text, done, total):
+        self.updates.append((text, done, total))
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def started(keys=2, origin=Origin.MEASURED, resumed=0):
+    return RunStarted(keys=keys, device=DEVICE, origin=origin, resumed=resumed)
+
+
+def trial_done(trial=RIGHT, key=KEY, done=1, total=8, best_us=12.5, vendor_us=None):
+    return TrialDone(
+        key=key, trial=trial, best_us=best_us, vendor_us=vendor_us, done=done, total=total
+    )
+
+
+def test_trials_are_counted_over_all_keys_also_those_not_begun():
+    display = Lines()
+    narrator = Narrator(display, verbose=False)
+    narrator(started(keys=3))
+    narrator(trial_done(done=1))
+    narrator(trial_done(done=2))
+    narrator(trial_done(key=OTHER, done=1, vendor_us=14.0))
+    assert display.updates[1] == ("64x64x64 bfloat16 nt: best 12.50 us", 2, 24)
+    text, done, total = display.updates[2]
+    assert text == "128x64x64 bfloat16 nt: best 12.50 us, vendor 14.00 us"
+    assert (done, total) == (3, 24)
+    assert (narrator.trials, narrator.keys_tried) == (3, 2)
+
+
+def test_trials_of_an_earlier_run_are_not_counted_as_done_by_this_one():
+    display = Lines()
+    narrator = Narrator(display, verbose=False)
+    narrator(started(keys=1, resumed=6))
+    narrator(trial_done(done=7, total=8))
+    assert "6 trials kept from before" in display.lines[0]
+    assert display.updates == [("64x64x64 bfloat16 nt: best 12.50 us", 1, 2)]
+
+
+def test_every_key_ends_with_one_line():
+    display = Lines()
+    narrator = Narrator(display, verbose=False)
+    narrator(started(keys=3))
+    narrator(trial_done(BROKEN, best_us=None))
+    narrator(KeyDone(best=BEST, stored=True))
+    narrator(KeySkipped(best=BEST))
+    narrator(KeyFailed(key=OTHER, reason="compile-error: boom\nmore", count=8))
+    assert len(display.lines) == 4
+    assert "tuning 3 keys for NVIDIA H200" in display.lines[0]
+    assert "triton chosen: Triton 12.50 us, vendor 12.50 us, ratio 1.000" in display.lines[1]
+    assert "8 of 536 configs, measured" in display.lines[1]
+    assert "tuned before" in display.lines[2]
+    assert "no row" in display.lines[3]
+    assert "boom" in display.lines[3]
+    assert "more" not in display.lines[3]
+
+
+def test_a_row_that_did_not_win_is_said_to_have_stayed_out():
+    display = Lines()
+    narrator = Narrator(display, verbose=False)
+    narrator(KeyDone(best=BEST, stored=False))
+    assert "stays" in display.lines[0]
+
+
+def test_a_replay_is_never_called_tuning():
+    display = Lines()
+    Narrator(display, verbose=False)(started(origin=Origin.REPLAYED))
+    assert display.lines == ["replaying 2 keys for NVIDIA H200"]
+
+
+def test_verbose_shows_every_trial_and_why_it_failed():
+    display = Lines()
+    narrator = Narrator(display, verbose=True)
+    narrator(trial_done(RIGHT))
+    narrator(trial_done(BROKEN, done=2))
+    assert display.lines[0].endswith(f"{CONFIG}: 12.50 us")
+    assert display.lines[1].endswith(f"{CONFIG}: compile-error: boom: [red]not markup[/red]")
+
+
+def test_messages_are_shortened_to_one_line():
+    assert ending(Trial(CONFIG, Status.TIMEOUT)) == "timeout: no message"
+    assert one_line(" \n\n a\nb") == "a"
+    assert one_line("") == "no message"
+    assert len(one_line("x" * 1000)) == 160
+
+
+def test_plain_progress_is_at_most_one_line_an_interval():
+    stream, clock = io.StringIO(), Clock()
+    display = PlainDisplay(stream, interval_s=10, clock=clock)
+    for second in range(1, 31):
+        clock.now = float(second)
+        display.update("here", second, 60)
+    assert stream.getvalue().splitlines() == [
+        "10/60 trials, about 0:50 left; here",
+        "20/60 trials, about 0:40 left; here",
+        "30/60 trials, about 0:30 left; here",
+    ]
+
+
+def test_a_line_of_its_own_puts_the_reminder_off():
+    stream, clock = io.StringIO(), Clock()
+    display = PlainDisplay(stream, interval_s=10, clock=clock)
+    clock.now = 9.0
+    display.line("key done")
+    clock.now = 18.0
+    display.update("here", 0, 0)
+    assert stream.getvalue() == "key done\n"
+
+
+def test_plain_progress_speaks_up_while_nothing_ends():
+    stream = io.StringIO()
+    with PlainDisplay(stream, interval_s=0.02) as display:
+        display.update("a long compile", 1, 8)
+        deadline = time.monotonic() + 30
+        while stream.getvalue().count("a long compile") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert stream.getvalue().count("a long compile") >= 2
+    length = len(stream.getvalue())
+    time.sleep(0.06)
+    assert len(stream.getvalue()) == length
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_and_lines_as_they_are(capsys):
+    stream = Terminal()
+    with TerminalDisplay(stream) as display:
+        display.line("[red] stays as written " + "x" * 200)
+        display.update("64x64x64: best [b]1.00 us", 3, 8)
+    text = stream.getvalue()
+    assert "[red] stays as written " + "x" * 200 in text
+    assert capsys.readouterr().out == ""
+
+
+def test_the_bar_cuts_no_number_at_100_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    text = "65536x28672x14336 bfloat16 nt: best 12345.67 us, vendor 12345.67 us"
+    with TerminalDisplay(stream) as display:
+        display.update(text, 1234, 5678)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert text in plain
+    assert "1234/5678 " in plain
+
+
+@pytest.mark.parametrize(
+    ("stream", "quiet", "kind"),
+    [
+        (io.StringIO(), False, PlainDisplay),
+        (Terminal(), False, TerminalDisplay),
+        (Terminal(), True, Display),
+        (io.StringIO(), True, Display),
+    ],
+)
+def test_the_display_fits_the_stream(stream, quiet, kind):
+    assert type(make_display(stream, quiet=quiet)) is kind
+
+
+def test_quiet_writes_nothing():
+    stream = io.StringIO()
+    with make_display(stream, quiet=True) as display:
+        narrator = Narrator(display, verbose=False)
+        narrator(trial_done())
+        narrator(KeyDone(best=BEST, stored=True))
+    assert stream.getvalue() == ""
+    assert narrator.trials == 1

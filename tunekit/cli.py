@@ -1,0 +1,252 @@
+"""The command line. Only this module prints, and only its `main` turns an error into a line.
+
+Answers go to stdout; progress, notes and errors go to stderr. Exit codes: 0 done, 1 an error in one
+line, 2 wrong usage, 130 interrupted. Each command loads what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tunekit import __version__
+from tunekit.errors import StoreError, TunekitError
+from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say, write_file
+
+if TYPE_CHECKING:
+    from tunekit.cache import Store
+
+SAMPLERS = ("tpe", "random", "exhaustive")
+POLICIES = ("faster", "newer", "keep", "replace", "fail")
+"""What the tuner and the store offer, repeated here so that `--help` need not load them."""
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    warnings = _Warnings(logging.WARNING)
+    logger = logging.getLogger("tunekit")
+    logger.addHandler(warnings)
+    try:
+        code = cli.main(args=argv, prog_name="tunekit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        say("interrupted")
+        return INTERRUPTED
+    except TunekitError as error:
+        say(str(error))
+        return 1
+    finally:
+        logger.removeHandler(warnings)
+    return code if isinstance(code, int) else 0
+
+
+class _Warnings(logging.Handler):
+    """Shows what the library logs as lines of this program, wherever stderr is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"warning: {record.getMessage()}")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tunekit")
+def cli() -> None:
+    """Tune matmul kernels once, keep the proof, serve the best.
+
+    \b
+    tunekit tune --shapes shapes.yaml     fill the cache
+    tunekit show                          what it holds, against the vendor's library
+    tunekit export-cache -o tuned.json    take it to another machine
+    tunekit import-cache tuned.json       and load it there
+
+    The cache is the file that TUNEKIT_CACHE names (a path or an SQLAlchemy URL), else tunekit.db in
+    your user cache folder. `tunekit.matmul` reads it and never times anything itself.
+    """
+
+
+def _cache_option(command: _Command) -> _Command:
+    text = "Path or SQLAlchemy URL of the cache, instead of TUNEKIT_CACHE or the default."
+    return click.option("--cache", metavar="URL", help=text)(command)
+
+
+def _gpu_option(command: _Command) -> _Command:
+    text = "Only rows of this GPU, named as `tunekit show` names it."
+    return click.option("--gpu", metavar="SLUG", help=text)(command)
+
+
+def _json_option(command: _Command) -> _Command:
+    text = "Print one JSON document on stdout and nothing else there."
+    return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
+def _positive(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not value > 0:  # not `value <= 0`: nan is refused too
+        raise click.BadParameter(f"{value} is not above 0")
+    return value
+
+
+@cli.command()
+@click.option("--shapes", "shapes_file", metavar="FILE", help="YAML file with the problems.")
+@click.option(
+    "--shape",
+    "shape_texts",
+    multiple=True,
+    metavar="M,N,K[,DTYPE[,LAYOUT]]",
+    help="One problem; may be given again. DTYPE is bfloat16 and LAYOUT nt unless given.",
+)
+@_cache_option
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cuda|cuda:N|replay|replay:FILE",
+    help="Where to measure. `auto` is the GPU, or without one a replay of the shipped recording.",
+)
+@click.option("--sampler", type=click.Choice(SAMPLERS), default="tpe", show_default=True)
+@click.option("--trials", type=click.IntRange(min=1), help="Configs to try a key [default: 80].")
+@click.option("--seconds", type=float, callback=_positive, help="Stop the run after this long.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option("--retune", is_flag=True, help="Tune again what is tuned, and let it replace.")
+@click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
+@_json_option
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--verbose", is_flag=True, help="Show each trial and what the space leaves out.")
+def tune(
+    shapes_file: str | None,
+    shape_texts: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **settings: Any,
+) -> int:
+    """Find the fastest right config of each problem, measured against the vendor's library.
+
+    \b
+    tunekit tune --shapes shapes.yaml
+    tunekit tune --shape 4096,4096,4096 --shape 1,6144,4096,float16 --trials 200
+    tunekit tune --shapes shapes.yaml --sampler exhaustive --record sweep.json.gz
+
+    Problems are C (M, N) = A (M, K) @ B (K, N). LAYOUT says for A, then B, whether the last (n) or
+    the second-last (t) dimension is contiguous: nt is x @ w.t(), what torch.nn.Linear computes.
+
+    \b
+    shapes:                                    # a shapes file
+      - {m: [1, 16, 512], n: 6144, k: 4096, count: 32, name: qkv}
+      - {m: 1024, n: 1024, k: 1024, dtype: [float16, float32], layout: nn}
+      - [5120, 5120, 5120]
+
+    Every finished trial is kept at once. An interrupted run exits 130, and the same command again
+    does only the rest. Without a GPU nothing is timed: rows are replayed, and say so.
+    """
+    if (shapes_file is None) == (not shape_texts):
+        raise click.UsageError("give either --shapes FILE or --shape M,N,K")
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other")
+    from tunekit.cli_tune import TuneRequest, run_tune
+
+    return run_tune(
+        TuneRequest(
+            shapes_file, shape_texts, as_json=as_json, quiet=quiet, verbose=verbose, **settings
+        )
+    )
+
+
+@cli.command()
+@_cache_option
+@_gpu_option
+@_json_option
+def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
+    """Show the best row of each key, against the vendor.
+
+    \b
+    tunekit show
+    tunekit show --json | jq '.keys[] | select(.choice == "vendor") | [.m, .n, .k]'
+
+    The ratio is the vendor's time over Triton's: above 1 the Triton kernel is the faster. The grade
+    says whether a row was made by the kernels and the compiler installed here (exact), by another
+    compiler (other-compiler) or by kernels that have changed since (other-source: not served).
+    """
+    from tunekit.cache import Store
+    from tunekit.table import SCHEMA, served_rows, table
+
+    with Store.open(cache, create=False) as store:
+        bests = store.bests(gpu=gpu)
+        if not bests:
+            raise StoreError(_nothing_to_show(store, gpu))
+    rows = served_rows(bests)
+    if as_json:
+        answer_json({"schema": SCHEMA, "keys": [row.to_dict() for row in rows]})
+    else:
+        answer(table(rows, width=answer_width()))
+
+
+@cli.command("export-cache")
+@click.option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
+@_cache_option
+@_gpu_option
+@click.option("--all-trials", is_flag=True, help="Every trial too, not only the best of each key.")
+@click.option("--format", "form", type=click.Choice(["json"]), default="json", show_default=True)
+def export_cache(
+    output: str | None, cache: str | None, gpu: str | None, all_trials: bool, form: str
+) -> None:
+    """Write the cache as one JSON document, for another machine.
+
+    \b
+    tunekit export-cache -o tuned.json
+    tunekit export-cache --gpu nvidia-h200-sm90-132 --all-trials | gzip > all.json.gz
+
+    Rows are sorted and carry where they come from and a checksum; no time of export is written, so
+    the same rows give the same bytes.
+    """
+    from tunekit.cache import Store, export_json
+
+    with Store.open(cache, create=False) as store:
+        text = export_json(store, gpu=gpu, all_trials=all_trials)
+    if output is None:
+        answer(text.removesuffix("\n"))
+    else:
+        write_file(Path(output), text)
+
+
+@cli.command("import-cache")
+@click.argument("file")
+@_cache_option
+@click.option(
+    "--on-conflict",
+    type=click.Choice(POLICIES),
+    default="keep",
+    show_default=True,
+    help="Where the cache has a row for a key already: keep it, or take the faster, the newer, "
+    "the file's whatever it says (replace), or stop (fail).",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
+def import_cache(file: str, cache: str | None, on_conflict: str, dry_run: bool) -> int:
+    """Load rows that `export-cache` wrote.
+
+    \b
+    tunekit import-cache tuned.json --dry-run
+    tunekit import-cache tuned.json --on-conflict faster
+
+    Every row is checked. One that cannot be used here is refused by its number, with the reason,
+    and the rest is loaded; a file that is damaged is not loaded at all.
+    """
+    from tunekit.cli_import import run_import
+
+    return run_import(file, cache, on_conflict=on_conflict, dry_run=dry_run)
+
+
+def _nothing_to_show(store: Store, gpu: str | None) -> str:
+    others = sorted({best.key.gpu for best in store.bests()})
+    if gpu is not None and others:
+        return f"{store.location} has no rows of the GPU {gpu!r}: it has {', '.join(others)}"
+    return (
+        f"the cache {store.location} is empty: fill it with `tunekit tune --shapes FILE` or "
+        "`tunekit import-cache FILE`"
+    )

@@ -1,0 +1,176 @@
+"""`tunekit tune`: check everything, run, and show what came of it.
+
+Nothing is written before the shapes, the device, every problem and the cache are known to be good.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from tunekit.cache import Store
+from tunekit.errors import RecordingError
+from tunekit.key import TuningKey
+from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
+from tunekit.progress import Narrator, make_display
+from tunekit.recording import Recording
+from tunekit.replay import ReplayRunner
+from tunekit.runner import Runner
+from tunekit.search import Budget
+from tunekit.shapes import Shape, load_shapes, parse_shape
+from tunekit.space import Space
+from tunekit.table import SCHEMA, Row, served_rows, table
+from tunekit.trial import Origin, Status
+from tunekit.tuner import Task, TuneReport, open_runner
+from tunekit.tuner import run as run_tasks
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """What was asked for on the command line."""
+
+    shapes_file: str | None
+    shape_texts: tuple[str, ...]
+    cache: str | None
+    device: str
+    sampler: str
+    trials: int | None
+    seconds: float | None
+    seed: int
+    retune: bool
+    record: str | None
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+
+def run_tune(request: TuneRequest) -> int:
+    """Tune what is asked for and return the exit code.
+
+    Raises:
+        TunekitError: something is wrong with the request, or a key has no working config.
+    """
+    with _terminable():
+        shapes = _shapes(request)
+        runner = open_runner(request.device, seed=request.seed)
+        try:
+            problems = dict.fromkeys(shape.problem for shape in shapes)
+            spaces = [runner.space(problem) for problem in problems]
+            if request.record is not None:
+                _check_record(request.record, runner)
+            with Store.open(request.cache) as store:
+                _announce(runner, request)
+                if request.verbose:
+                    for space in spaces:
+                        _describe(space)
+                return _tune(request, shapes, runner, store)
+        finally:
+            runner.close()
+
+
+def _shapes(request: TuneRequest) -> list[Shape]:
+    if request.shapes_file is not None:
+        return load_shapes(request.shapes_file)
+    return [parse_shape(text) for text in request.shape_texts]
+
+
+def _announce(runner: Runner, request: TuneRequest) -> None:
+    """Say plainly where nothing is going to be timed."""
+    if runner.origin is Origin.REPLAYED:
+        why = "no GPU is usable here: " if request.device == "auto" else ""
+        made = f"the recording made on {runner.device.name}"
+        say(f"{why}replaying {made}; nothing is timed here and the rows are labelled replayed")
+    if isinstance(runner, ReplayRunner) and runner.stale:
+        changed = ", ".join(runner.stale)
+        say(
+            f"warning: the recording is older than the kernels ({changed} changed since): its rows "
+            "will not be served"
+        )
+
+
+def _check_record(record: str, runner: Runner) -> None:
+    """Make sure that a recording can be made in this file, or extended."""
+    if runner.origin is not Origin.MEASURED:
+        raise RecordingError("--record needs a GPU: what is replayed is not recorded again")
+    Recording.extend(record, runner.device)
+
+
+def _describe(space: Space) -> None:
+    """List what each rule removed from a space; with the legal ones it adds up to all of it."""
+    total = len(space) + sum(space.pruned.values())
+    say(f"{space.problem}: {len(space)} of {total} configs are legal")
+    for rule, number in sorted(space.pruned.items(), key=lambda item: -item[1]):
+        say(f"  {number} left out by the rule {rule}")
+
+
+def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: Store) -> int:
+    display = make_display(sys.stderr, quiet=request.quiet)
+    narrator = Narrator(display, verbose=request.verbose)
+    try:
+        with display:
+            report = run_tasks(
+                [Task(shape.problem, shape.count, shape.name) for shape in shapes],
+                runner=runner,
+                store=store,
+                sampler=request.sampler,
+                budget=Budget.for_sampler(request.sampler, request.trials, request.seconds),
+                seed=request.seed,
+                retune=request.retune,
+                record=request.record,
+                on_event=narrator,
+            )
+    except KeyboardInterrupt:
+        say(_interrupted(narrator, store))
+        return INTERRUPTED
+    _show(request, report, _stored(store, shapes, runner))
+    report.raise_failures()
+    return 0
+
+
+def _stored(store: Store, shapes: Sequence[Shape], runner: Runner) -> list[Row]:
+    """Return what the cache now serves for the shapes: the numbers that `show` gives too."""
+    gpu = runner.device.slug
+    keys = dict.fromkeys(TuningKey.of(shape.problem, gpu) for shape in shapes)
+    return served_rows(best for key in keys for best in store.best(key))
+
+
+def _show(request: TuneRequest, report: TuneReport, rows: Sequence[Row]) -> None:
+    if request.as_json:
+        counts = {status.value: report.counts.get(status, 0) for status in Status}
+        keys = [row.to_dict() for row in rows]
+        answer_json(
+            {"schema": SCHEMA, "keys": keys, "seconds": report.seconds, "trial_counts": counts}
+        )
+    elif rows:
+        answer(table(rows, width=answer_width()))
+
+
+def _interrupted(narrator: Narrator, store: Store) -> str:
+    if not narrator.trials:
+        return "interrupted before a trial ended; the same command starts again"
+    return (
+        f"interrupted: {narrator.trials} finished trials of {narrator.keys_tried} keys are kept in "
+        f"{store.location}; the same command does only the rest"
+    )
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C inside the block: what is finished is kept and said."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a signal's handler
+        return
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

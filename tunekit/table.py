@@ -1,0 +1,181 @@
+"""The rows that `show` and `tune` print: one per key, as JSON and as a table against the vendor."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunekit.config import Config
+from tunekit.errors import TunekitError
+from tunekit.key import TuningKey
+from tunekit.lookup import grade_of
+from tunekit.trial import Best, Choice, Grade, Measurement, Origin
+
+SCHEMA = 1
+"""Version of the JSON that `show` and `tune` print."""
+
+_HEADS = (
+    "problem (M x N x K)",
+    "choice",
+    "Triton us (95 %)",
+    "vendor us",
+    "ratio",
+    "trials/space",
+    "origin",
+    "grade",
+    "best Triton config",
+)
+_RIGHT = {2, 3, 4, 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key's best with its grade against the kernels and the compiler that are installed."""
+
+    best: Best
+    grade: Grade
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as the plain data of `show --json`. Times are in microseconds."""
+        key, best = self.best.key, self.best
+        return {
+            "family": key.family,
+            "m": key.m,
+            "n": key.n,
+            "k": key.k,
+            "dtype": key.dtype,
+            "layout": key.layout,
+            "gpu": key.gpu,
+            "choice": best.choice.value,
+            "variant": best.config.variant,
+            "config": best.config.to_dict(),
+            "triton_us": best.measurement.median_us,
+            "triton_low_us": best.measurement.low_us,
+            "triton_high_us": best.measurement.high_us,
+            "vendor_us": None if best.vendor is None else best.vendor.median_us,
+            "ratio": best.ratio,
+            "trials": best.trials,
+            "space_size": best.space_size,
+            "origin": best.provenance.origin.value,
+            "grade": self.grade.value,
+            "out_dtype": key.out_dtype,
+            "precision": key.precision,
+            "aligned": key.aligned,
+            "scaling": key.scaling,
+            "batch": key.batch,
+            "count": best.count,
+        }
+
+
+def grade(best: Best) -> Grade:
+    """Grade a stored row for the kernels and the compiler that are installed here."""
+    from tunekit.kernels import family
+
+    try:
+        current = family(best.key.family).fingerprint(best.config.variant)
+    except TunekitError:
+        return Grade.OTHER_SOURCE  # a kernel that this version does not have
+    return grade_of(best, current)
+
+
+def served_rows(bests: Iterable[Best]) -> list[Row]:
+    """Return one row a key, by GPU and key: of several environments' rows the one that fits best.
+
+    That is the row `tunekit.matmul` takes first: the better grade, then the faster.
+    """
+    rows: dict[TuningKey, Row] = {}
+    for best in bests:
+        row = Row(best, grade(best))
+        if best.key not in rows or _rank(row) < _rank(rows[best.key]):
+            rows[best.key] = row
+    return [rows[key] for key in sorted(rows, key=lambda key: (key.gpu, key))]
+
+
+def table(rows: Sequence[Row], *, width: int | None) -> str:
+    """Lay the rows out as text, a block for each GPU, with the geometric mean of the ratios.
+
+    Where one line a row would pass `width` characters the last columns go to a second line; with
+    None (a pipe, a file) every row is one line however long. No number is ever shortened.
+    """
+    blocks = []
+    for gpu, group in itertools.groupby(rows, key=lambda row: row.best.key.gpu):
+        members = list(group)
+        name = members[0].best.provenance.device_name
+        blocks.append("\n".join([f"{name} ({gpu})", *_lines(members, width), *_footer(members)]))
+    return "\n\n".join(blocks)
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean of at least one positive number."""
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+
+
+def interval(measurement: Measurement) -> str:
+    """Write a median with half its 95 % interval, in microseconds: `12.34 +-0.05`."""
+    half = max(
+        measurement.high_us - measurement.median_us, measurement.median_us - measurement.low_us
+    )
+    return f"{measurement.median_us:.2f} +-{half:.2f}"
+
+
+def _rank(row: Row) -> tuple[int, float, Config]:
+    return list(Grade).index(row.grade), row.best.measurement.median_us, row.best.config
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    best = row.best
+    return (
+        str(best.key.problem),
+        best.choice.value,
+        interval(best.measurement),
+        "-" if best.vendor is None else f"{best.vendor.median_us:.2f}",
+        "-" if best.ratio is None else f"{best.ratio:.3f}",
+        f"{best.trials}/{best.space_size}",
+        best.provenance.origin.value,
+        row.grade.value,
+        str(best.config),
+    )
+
+
+def _lines(rows: Sequence[Row], width: int | None) -> list[str]:
+    """Return the heading and the rows, each as one line or, where that is too long, two."""
+    grid = [_HEADS, *map(_cells, rows)]
+    widths = [max(len(cells[i]) for cells in grid) for i in range(len(_HEADS))]
+    padded = [
+        [
+            cell.rjust(widths[i]) if i in _RIGHT else cell.ljust(widths[i])
+            for i, cell in enumerate(cells)
+        ]
+        for cells in grid
+    ]
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        return ["  ".join(cells).rstrip() for cells in padded]
+    ends = itertools.accumulate(size + 2 for size in widths)
+    fold = max(1, sum(end - 2 <= width for end in ends))
+    lines = []
+    for cells in padded:
+        lines.append("  ".join(cells[:fold]).rstrip())
+        lines.append("    " + "  ".join(cells[fold:]).rstrip())
+    return lines
+
+
+def _footer(rows: Sequence[Row]) -> list[str]:
+    ratios = [row.best.ratio for row in rows if row.best.ratio is not None]
+    lines = []
+    if ratios:
+        triton = sum(row.best.choice is Choice.TRITON for row in rows)
+        lines.append(
+            f"geometric mean of the ratio (vendor us / Triton us; above 1 Triton is faster): "
+            f"{geometric_mean(ratios):.3f}"
+        )
+        lines.append(f"problems: {len(rows)}, Triton chosen for {triton}")
+    replayed = sum(row.best.provenance.origin is Origin.REPLAYED for row in rows)
+    if replayed:
+        lines.append(
+            f"replayed: {replayed} of {len(rows)} rows come from a recording made on the GPU named "
+            "above"
+        )
+    return lines
