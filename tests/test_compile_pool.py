@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 
 import pytest
 
@@ -41,12 +43,32 @@ def test_a_config_is_compiled_once_for_all_problems_that_share_it(pool, tmp_path
     assert list((tmp_path / "triton").rglob("pointer_kernel.cubin"))
 
 
-def test_a_worker_that_aborts_or_hangs_costs_one_config(pool, monkeypatch):
+BAD_COMPILERS = """
+import os, time
+def abort(problem, config, device): os.abort()
+def hang(problem, config, device): time.sleep(600)
+"""
+
+
+@pytest.fixture
+def bad_compilers(tmp_path, monkeypatch):
+    """A module that spawned workers can import as well."""
+    (tmp_path / "bad_compilers.py").write_text(BAD_COMPILERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    import bad_compilers
+
+    return bad_compilers
+
+
+def test_a_worker_that_aborts_or_hangs_costs_one_config(bad_compilers, pool, monkeypatch):
     real = compile_pool._compile
-    monkeypatch.setattr(compile_pool, "_compile", _abort)
-    assert pool.wait(problem(64), CONFIG).status is Status.COMPILE_ERROR
+    monkeypatch.setattr(compile_pool, "_compile", bad_compilers.abort)
+    aborted = pool.wait(problem(64), CONFIG)
+    assert aborted.status is Status.COMPILE_ERROR
+    assert "abort" in aborted.error
     monkeypatch.setattr(pool, "_timeout_s", 1.0)
-    monkeypatch.setattr(compile_pool, "_compile", _hang)
+    monkeypatch.setattr(compile_pool, "_compile", bad_compilers.hang)
     hung = pool.wait(problem(64), Config("pointer", 64, 64, 64, num_stages=2))
     assert hung.status is Status.TIMEOUT
     assert "1 s" in hung.error
@@ -55,14 +77,12 @@ def test_a_worker_that_aborts_or_hangs_costs_one_config(pool, monkeypatch):
     assert pool.wait(problem(64), Config("pointer", 32, 64, 32)).status is Status.OK
 
 
-def _abort(problem, config, device):
-    os.abort()
-
-
-def _hang(problem, config, device):
-    import time
-
-    time.sleep(600)
+def test_a_pool_whose_idle_worker_died_is_started_anew(pool):
+    assert pool.wait(problem(64), CONFIG).status is Status.OK
+    for child in multiprocessing.active_children():
+        os.kill(child.pid, signal.SIGKILL)
+    assert pool.wait(problem(64), CONFIG).status is Status.OK
+    assert pool.wait(problem(64), Config("pointer", 32, 64, 32)).status is Status.OK
 
 
 def test_what_decides_a_compilation_is_in_its_name():

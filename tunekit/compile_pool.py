@@ -11,7 +11,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Hashable
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import CancelledError, Future, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from pebble import ProcessExpired, ProcessPool
@@ -23,6 +24,8 @@ from tunekit.key import Problem
 from tunekit.trial import Status
 
 COMPILE_TIMEOUT_S = 60.0
+MOST_RESTARTS = 20
+"""How often the whole pool is started anew in a run before its compilations count as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,13 @@ class Compiled:
 
     status: Status
     error: str | None = None
+
+
+_GIVEN_UP = Compiled(Status.COMPILE_ERROR, "the compiler's processes keep dying")
+
+
+def _succeeded(future: Future[Compiled]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 class CompilePool:
@@ -45,12 +55,10 @@ class CompilePool:
     ) -> None:
         self._device = device
         self._timeout_s = timeout_s
+        self._workers = workers or os.cpu_count() or 1
         self._pending: dict[Hashable, Future[Compiled]] = {}
-        self._pool = ProcessPool(
-            max_workers=workers or os.cpu_count() or 1,
-            initializer=_start_worker,
-            context=multiprocessing.get_context("spawn"),
-        )
+        self._restarts = 0
+        self._pool = self._start()
 
     def submit(self, problem: Problem, config: Config) -> Hashable:
         """Queue a compilation unless the same one is known. Returns what names it."""
@@ -63,15 +71,32 @@ class CompilePool:
 
     def wait(self, problem: Problem, config: Config) -> Compiled:
         """Wait for a config's compilation and say how it ended."""
-        future = self._pending[self.submit(problem, config)]
+        key = self.submit(problem, config)
         try:
-            return future.result()
+            return self._pending[key].result()
+        except (BrokenProcessPool, CancelledError):
+            # A worker died between two compilations, and the pool with it.
+            self.close()
+            self._pool = self._start()
+            self._pending = {k: f for k, f in self._pending.items() if _succeeded(f)}
+            return self.wait(problem, config) if self._restarts_left() else _GIVEN_UP
         except TimeoutError:
             return Compiled(Status.TIMEOUT, f"the compiler ran over {self._timeout_s:g} s")
         except ProcessExpired as expired:
             return Compiled(
                 Status.COMPILE_ERROR, f"the compiler aborted with exit code {expired.exitcode}"
             )
+
+    def _start(self) -> ProcessPool:
+        return ProcessPool(
+            max_workers=self._workers,
+            initializer=_start_worker,
+            context=multiprocessing.get_context("spawn"),
+        )
+
+    def _restarts_left(self) -> bool:
+        self._restarts += 1
+        return self._restarts <= MOST_RESTARTS
 
     @property
     def compilations(self) -> int:
