@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -16,17 +17,44 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError
 from tunekit.kernels import reference
+from tunekit.kernels.composite import CompositeTiles
 from tunekit.kernels.failures import classify
 from tunekit.kernels.fingerprint import fingerprint
+from tunekit.kernels.gemv import MatrixVector
 from tunekit.kernels.operands import interpreting, stand_ins
+from tunekit.kernels.padded import PaddedTiles
+from tunekit.kernels.persistent import PersistentTiles
 from tunekit.kernels.pointer import PointerTiles
 from tunekit.kernels.protocol import KernelCall, Launch, Prepared, Variant
+from tunekit.kernels.streamk import StreamK
+from tunekit.kernels.swapped import SwappedOperands
 from tunekit.kernels.target import compile_call, compile_key
+from tunekit.kernels.tma import TmaTiles
 from tunekit.key import Problem
 from tunekit.space import FIELDS, Space, Violation, enumerate_space, find_violation
 from tunekit.trial import Fingerprint, Status
 
-VARIANTS: tuple[Variant, ...] = (PointerTiles(),)
+
+def warp_specialised() -> tuple[Variant, ...]:
+    """Return the variant written in Gluon, or nothing where this Triton lacks what it needs."""
+    try:
+        from tunekit.kernels.gluon_tma import WarpSpecialised
+    except (ImportError, AttributeError):
+        return ()
+    return (WarpSpecialised(),)
+
+
+VARIANTS: tuple[Variant, ...] = (
+    PointerTiles(),
+    TmaTiles(),
+    PersistentTiles(),
+    StreamK(),
+    CompositeTiles(),
+    SwappedOperands(),
+    MatrixVector(),
+    PaddedTiles(),
+    *warp_specialised(),
+)
 """Every variant of the family. A new one is one file and its entry here."""
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -44,6 +72,7 @@ class MatmulFamily:
         self._spaces = tuple(variant.space for variant in variants)
         self._fingerprints: dict[str, Fingerprint] = {}
         self.space = functools.lru_cache(maxsize=256)(self._space)
+        self._middling = functools.cache(self._pointer_configs)
 
     def variant(self, name: str) -> Variant:
         """Return a variant by name.
@@ -93,23 +122,33 @@ class MatmulFamily:
         variant = self.variant(config.variant)
         first = self._call(config, problem, device, a, b, out)
         if interpreting():
+            _interpretable(first)
 
             def interpret(a: Any, b: Any, out: Any) -> None:
                 _launch(variant.call(config, problem, device, a, b, out))()
 
             return interpret
-        run = _runner(first)
+        runners = [_runner(one) for one in first.sequence()]
 
         def launch(a: Any, b: Any, out: Any) -> None:
-            run(_arguments(variant.call(config, problem, device, a, b, out)))
+            call = variant.call(config, problem, device, a, b, out)
+            for run, one in zip(runners, call.sequence(), strict=True):
+                run(_arguments(one))
 
         return launch
 
     def default_config(self, problem: Problem, device: DeviceInfo) -> Config:
         """Return the legal pointer config nearest to 64x64x32, 4 warps, 3 stages, undivided."""
+        for config in self._middling():
+            if self.violation(config, problem, device) is None:
+                return config
+        raise ConfigError(f"no pointer config is legal for {problem} on {device.name}")
+
+    def _pointer_configs(self) -> tuple[Config, ...]:
+        """Return the pointer variant's configs, those of middling size first."""
         wanted = Config("pointer", 64, 64, 32, group_size=8)
-        legal = (c for c in self.space(problem, device).configs if c.variant == wanted.variant)
-        return min(legal, key=lambda config: (_apart(config, wanted), config))
+        candidates = self.variant(wanted.variant).space.candidates()
+        return tuple(sorted(candidates, key=lambda config: (_apart(config, wanted), config)))
 
     def error_ratio(self, prepared: Prepared) -> float:
         """Compare the output with the reference: the largest error over the tolerance."""
@@ -192,15 +231,38 @@ _interpreter = threading.Lock()
 """Triton's interpreter keeps the running program in module state: one launch at a time."""
 
 
+def _after_fork() -> None:
+    global _interpreter
+    _interpreter = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _interpretable(call: KernelCall) -> None:
+    if type(call.kernel).__name__ != "InterpretedFunction":
+        raise RuntimeError(f"{call.kernel.fn.__name__} cannot run in Triton's interpreter")
+
+
 def _interpret(call: KernelCall) -> None:
+    _interpretable(call)
     with _interpreter:
-        call.kernel[call.grid](*call.args, **call.options)
+        for one in call.sequence():
+            one.kernel[one.grid](*one.args, **one.options)
 
 
 def _launch(call: KernelCall) -> Launch:
     if interpreting():
         return functools.partial(_interpret, call)
-    return functools.partial(_runner(call), _arguments(call))
+    launches: list[Launch] = [
+        functools.partial(_runner(one), _arguments(one)) for one in call.sequence()
+    ]
+    return launches[0] if len(launches) == 1 else functools.partial(_in_order, launches)
+
+
+def _in_order(launches: list[Launch]) -> None:
+    for launch in launches:
+        launch()
 
 
 @contextlib.contextmanager

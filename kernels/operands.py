@@ -91,7 +91,8 @@ def in_units(
     """
     whole = 16 // ITEMSIZE[problem.dtype]
     values = (problem.m, problem.n, problem.k, *a, *b, *c)
-    units = [whole if value % whole == 0 else 1 for value in values]
+    # What passes 32 bits stays in elements: only so does it arrive as a 64-bit argument.
+    units = [whole if value % whole == 0 and value < 1 << 31 else 1 for value in values]
     if problem.layout[0] == "n":
         units[0] = 1  # M is then no vector's length: one kernel for every M
     in_unit = tuple(value // unit for value, unit in zip(values, units, strict=True))
@@ -141,41 +142,47 @@ def _storage(matrix: torch.Tensor, *, prefer: str) -> tuple[str, bool]:
     if not fits["n"] and not fits["t"]:
         return ("n" if column_stride <= row_stride else "t"), False
     layout = prefer if fits[prefer] else ("t" if prefer == "n" else "n")
-    lines, leading = (rows, row_stride) if layout == "n" else (columns, column_stride)
-    whole = lines == 1 or leading * matrix.element_size() % 16 == 0
+    lines, length, leading = (
+        (rows, columns, row_stride) if layout == "n" else (columns, rows, column_stride)
+    )
+    # Lines that overlap (broadcast, or windows) are no operand for TMA, whatever their stride.
+    apart = leading >= length and leading * matrix.element_size() % 16 == 0
+    whole = lines == 1 or apart
     return layout, whole and matrix.data_ptr() % 16 == 0
 
 
-_workspaces: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-_workspaces_lock = threading.Lock()
+_kept: dict[tuple[object, ...], torch.Tensor] = {}
+_kept_lock = threading.Lock()
 
 
 def split_workspace(config: Config, out: Any, tiles: int) -> tuple[Any, Any]:
     """Return the float32 workspace for partial tiles and the zeroed arrival counters.
 
-    Both are kept per device and stream: launches on one stream run one after the other, and each
-    leaves the counters at zero. While a CUDA graph is captured they come from the graph's own pool.
-    Without split-K the kernel takes neither, and gets the output in their place.
+    Launches on one stream run one after the other, and each leaves the counters at zero. Without
+    split-K the kernel takes neither, and gets the output in their place.
     """
     if config.split_k == 1:
         return out, out
     numel = tiles * config.split_k * config.block_m * config.block_n
-    if isinstance(out, StandIn):
-        return StandIn(torch.float32, (numel,), (1,)), StandIn(torch.int32, (tiles,), (1,))
-    if out.device.type == "cpu" or torch.cuda.is_current_stream_capturing():
-        return _new_workspace(numel, tiles, out.device)
-    place = (out.device.index, torch.cuda.current_stream(out.device).cuda_stream)
-    with _workspaces_lock:
-        kept = _workspaces.get(place)
-        if kept is None or kept[0].numel() < numel or kept[1].numel() < tiles:
-            if kept is not None:
-                numel, tiles = max(numel, kept[0].numel()), max(tiles, kept[1].numel())
-            kept = _workspaces[place] = _new_workspace(numel, tiles, out.device)
+    partials = workspace(out, "partials", numel, torch.float32)
+    return partials, workspace(out, "arrivals", tiles, torch.int32)
+
+
+def workspace(beside: Any, purpose: str, numel: int, dtype: torch.dtype) -> Any:
+    """Return memory of at least `numel` elements on the device of `beside`, zeroed when made.
+
+    It is kept for each device, stream and purpose, and grows. While a CUDA graph is captured it
+    comes from the graph's own pool, and in the interpreter each launch gets its own.
+    """
+    if isinstance(beside, StandIn):
+        return StandIn(dtype, (numel,), (1,))
+    device = beside.device
+    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(numel, dtype=dtype, device=device)
+    stream = torch.cuda.current_stream(device).cuda_stream
+    place = (device.index, stream, purpose, dtype)
+    with _kept_lock:
+        kept = _kept.get(place)
+        if kept is None or kept.numel() < numel:
+            kept = _kept[place] = torch.zeros(numel, dtype=dtype, device=device)
         return kept
-
-
-def _new_workspace(
-    numel: int, tiles: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    partials = torch.empty(numel, dtype=torch.float32, device=device)
-    return partials, torch.zeros(tiles, dtype=torch.int32, device=device)

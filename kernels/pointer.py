@@ -21,9 +21,10 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.operands import dot_settings, in_units, split_workspace
+from tunekit.kernels.partials import partials_at_once, store_or_sum
 from tunekit.kernels.protocol import KernelCall
-from tunekit.key import Problem
-from tunekit.space import VariantSpace
+from tunekit.key import ITEMSIZE, Problem
+from tunekit.space import Rule, VariantSpace
 
 
 @triton.jit
@@ -35,41 +36,6 @@ def tile_of(pid, M, N, GROUP_SIZE, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr)
     first_m = pid // in_group * GROUP_SIZE
     rows = tl.minimum(tiles_m - first_m, GROUP_SIZE)
     return first_m + pid % in_group % rows, pid % in_group // rows
-
-
-@triton.jit
-def store_or_reduce(
-    c_ptrs,
-    c_mask,
-    acc,
-    pid,
-    part,
-    workspace_ptr,
-    arrivals_ptr,
-    SPLIT_K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
-    """Store a finished tile, or hand in one part of it; the last part to arrive stores the sum."""
-    if SPLIT:
-        tile: tl.constexpr = BLOCK_M * BLOCK_N
-        inner = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        parts = workspace_ptr + pid.to(tl.int64) * SPLIT_K * tile + inner
-        tl.store(parts + part.to(tl.int64) * tile, acc)
-        # Every thread's partial must be visible before the one that counts it.
-        tl.debug_barrier()
-        arrived = tl.atomic_add(arrivals_ptr + pid, 1, sem="acq_rel", scope="gpu")
-        if arrived == SPLIT_K - 1:
-            total = tl.zeros((BLOCK_M, BLOCK_N), dtype=acc.dtype)
-            for _ in range(0, SPLIT_K):
-                # .cg: the other parts' stores are in L2, and this SM's L1 may hold older lines.
-                total += tl.load(parts, cache_modifier=".cg")
-                parts += tile
-            tl.store(c_ptrs, total.to(c_ptrs.dtype.element_ty), mask=c_mask)
-            tl.store(arrivals_ptr + pid, 0)  # ready for the next launch on this stream
-    else:
-        tl.store(c_ptrs, acc.to(c_ptrs.dtype.element_ty), mask=c_mask)
 
 
 @triton.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE", "SPLIT_K"])
@@ -94,6 +60,7 @@ def pointer_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -151,10 +118,47 @@ def pointer_kernel(
         b_ptrs += step * stride_bk
 
     c_ptrs = c_ptr + wide_m[:, None] * stride_cm + wide_n[None, :] * stride_cn
-    store_or_reduce(
-        c_ptrs, in_m & in_n, acc, pid, part, workspace_ptr, arrivals_ptr, SPLIT_K,
-        BLOCK_M, BLOCK_N, SPLIT,
+    inner = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    store_or_sum(
+        c_ptrs, in_m & in_n, acc, inner, pid, part, workspace_ptr, arrivals_ptr, SPLIT_K,
+        BLOCK_M * BLOCK_N, AT_ONCE, SPLIT,
     )  # fmt: skip
+
+
+def _left_to_tma(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Leave to the variants that load by TMA, where those can, what they do at less cost."""
+    if not 90 <= device.capability < 110 or ITEMSIZE[problem.dtype] != 2:
+        return None
+    area = config.block_m * config.block_n
+    if not problem.aligned:
+        small = area < LEAST_BESIDE_PADDED and min(problem.m, problem.n, problem.k) >= 128
+        return f"{config.block_m}x{config.block_n} tile beside padded copies" if small else None
+    if area > LARGEST_BESIDE_TMA:
+        return f"{config.block_m}x{config.block_n} tile, at most {LARGEST_BESIDE_TMA} elements"
+    tiles = rules.tile_count(config, problem)
+    if tiles > WAVES_BESIDE_TMA * device.multiprocessors:
+        return f"{tiles} tiles on {device.multiprocessors} multiprocessors"
+    if config.block_k < 64 < problem.k:
+        return f"block_k={config.block_k}, less than a line of shared memory"
+    if config.block_m >= 64 and config.num_warps < 4:
+        return f"{config.num_warps} warps are no warpgroup"
+    return None
+
+
+LEAST_BESIDE_PADDED = 64 * 64
+"""Elements of the smallest tile that is tried on unaligned operands that can be copied."""
+
+
+def _unpipelined(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Try one depth only where no asynchronous copy can be made: loads of under 4 bytes."""
+    if config.num_stages == 2 or problem.aligned or ITEMSIZE[problem.dtype] >= 4:
+        return None
+    return f"num_stages={config.num_stages} of loads too narrow to be asynchronous"
+
+
+LARGEST_BESIDE_TMA = 64 * 128
+WAVES_BESIDE_TMA = 4
+"""Up to this tile size and number of waves pointers are tried where TMA is to be had."""
 
 
 class PointerTiles:
@@ -174,6 +178,11 @@ class PointerTiles:
             "num_stages": (2, 3, 4, 5, 6),
         },
         rules=rules.TILE_RULES,
+        worth=(
+            Rule("left-to-tma", _left_to_tma, (*rules.TILE, "num_warps")),
+            Rule("unpipelined", _unpipelined, ("num_stages",)),
+            *rules.TILE_WORTH,
+        ),
     )
 
     def call(
@@ -189,6 +198,7 @@ class PointerTiles:
             "BLOCK_N": config.block_n,
             "BLOCK_K": config.block_k,
             "SPLIT": config.split_k > 1,
+            "AT_ONCE": partials_at_once(config, device),
             "EVEN_K": problem.k % config.block_k == 0,
             **dot_settings(problem),
             **units,

@@ -31,6 +31,12 @@ class KernelCall:
     args: tuple[Any, ...]
     options: Mapping[str, Any]
     """Compile-time constants and launch options, by name."""
+    before: tuple[KernelCall, ...] = ()
+    """Launches that prepare this one's operands, in order on the same stream."""
+
+    def sequence(self) -> tuple[KernelCall, ...]:
+        """Return every launch in order."""
+        return (*self.before, self)
 
 
 class Variant(Protocol):

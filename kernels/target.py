@@ -58,20 +58,27 @@ def compiling_for(device: DeviceInfo) -> Iterator[None]:
 
 
 def compile_call(call: KernelCall, device: DeviceInfo) -> Any:
-    """Compile a call's kernel for a device and return Triton's compiled kernel.
+    """Compile a call's kernels for a device and return Triton's compiled main kernel.
 
     Raises:
         RuntimeError: the kernels of this process are interpreted, so there is nothing to compile.
     """
-    if not isinstance(call.kernel, triton.runtime.JITFunction):
+    if not all(isinstance(one.kernel, triton.runtime.JITFunction) for one in call.sequence()):
         assert is_jitted(call.kernel)
         raise RuntimeError("TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled")
     with compiling_for(device):
-        return call.kernel.warmup(*call.args, grid=call.grid, **call.options)
+        compiled = [
+            one.kernel.warmup(*one.args, grid=one.grid, **one.options) for one in call.sequence()
+        ]
+    return compiled[-1]
 
 
 def compile_key(call: KernelCall) -> Hashable:
-    """Name what Triton compiles a call to: two calls with equal names share the binary."""
+    """Name what Triton compiles a call to: two calls with equal names share the binaries."""
+    return tuple(_kernel_key(one) for one in call.sequence())
+
+
+def _kernel_key(call: KernelCall) -> Hashable:
     settings = {**getattr(call.kernel, "kwargs", {}), **vars(call.kernel)}
     unspecialized = settings.get("do_not_specialize") or ()
     names = call.kernel.arg_names

@@ -1,7 +1,7 @@
 """What makes a tiled config legal, and how much shared memory it takes.
 
-Rules that variants share. Each answers None, or why not, with the numbers. They keep out configs
-that cannot compile, cannot run, or cannot be worth a trial for this problem on this device.
+Rules that variants share. Each answers None, or why not, with the numbers. The first kind keeps out
+what cannot compile or run, the second what cannot be worth a trial for this problem on this device.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from tunekit.space import Rule
 
 MAX_ACCUMULATORS = 128
 """Float32 accumulators a thread may hold: more spill out of 255 registers."""
+
+
+FEWEST_WARPS = 2
+"""Never too many for a tile: on wavefronts of 64 the smallest tile would else have no config."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -71,7 +75,7 @@ def _registers(config: Config, problem: Problem, device: DeviceInfo) -> str | No
 
 def _idle_threads(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     threads = config.num_warps * device.warp_size
-    if config.block_m * config.block_n < 4 * threads:
+    if config.num_warps > FEWEST_WARPS and config.block_m * config.block_n < 4 * threads:
         return f"{config.block_m}x{config.block_n} tile for {threads} threads"
     return None
 
@@ -84,13 +88,37 @@ def _stages(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
 
 
 def _group(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    tiles_m = ceil_div(problem.m, config.block_m)
-    if config.group_size > 1 and tiles_m < 2:
-        return f"group_size={config.group_size} with {tiles_m} tile row"
+    """Allow each order of the tiles once, and only where the order can matter."""
+    if config.group_size == 1:
+        return None
+    tiles_m, tiles_n = ceil_div(problem.m, config.block_m), ceil_div(problem.n, config.block_n)
+    if min(tiles_m, tiles_n) == 1 or tiles_m * tiles_n <= device.multiprocessors:
+        return f"group_size={config.group_size}, {tiles_m}x{tiles_n} tiles have one order"
     return None
 
 
-def _split(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+def _index_range(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Keep the kernels' 32-bit arithmetic on sizes, tiles and steps within 32 bits."""
+    blocks = (config.block_m, config.block_n, config.block_k)
+    rounded = max(
+        size + block for size, block in zip((problem.m, problem.n, problem.k), blocks, strict=True)
+    )
+    tiles = ceil_div(problem.m, config.block_m) + config.group_size
+    tiles *= ceil_div(problem.n, config.block_n)
+    steps = ceil_div(problem.k, config.block_k) * (config.split_k + 1)
+    if max(rounded, tiles, steps) >= 1 << 31:
+        return f"{problem.m}x{problem.n}x{problem.k} in such tiles passes 32 bits"
+    return None
+
+
+def _parts(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    k_tiles = ceil_div(problem.k, config.block_k)
+    if config.split_k > 1 and k_tiles < config.split_k:
+        return f"split_k={config.split_k} of {k_tiles} steps along K"
+    return None
+
+
+def _idle_split(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     if config.split_k == 1:
         return None
     k_tiles = ceil_div(problem.k, config.block_k)
@@ -138,18 +166,39 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     return max(step * buffers, epilogue) + barriers
 
 
-_TILE = ("block_m", "block_n", "block_k")
-_THREADS = ("block_m", "block_n", "num_warps")
+TILE = ("block_m", "block_n", "block_k")
+THREADS = ("block_m", "block_n", "num_warps")
+
+POWER_OF_TWO = Rule("power-of-two", _power_of_two, (*TILE, "num_warps"))
+REGISTERS = Rule("registers", _registers, THREADS)
+
+INDEX_RANGE = Rule("index-range", _index_range, (*TILE, "group_size", "split_k"))
+
+DOT_RULES = (
+    INDEX_RANGE,
+    Rule("smallest-dot", _smallest_dot, TILE),
+    Rule("dtype-support", _dtype, ("variant",)),
+    Rule("split-k", _parts, ("block_k", "split_k")),
+)
+"""What every tile that is multiplied with `tl.dot` must meet."""
 
 TILE_RULES = (
-    Rule("power-of-two", _power_of_two, (*_TILE, "num_warps")),
-    Rule("smallest-dot", _smallest_dot, _TILE),
-    Rule("dtype-support", _dtype, ("variant",)),
-    Rule("oversized-tile", _oversized, _TILE),
-    Rule("registers", _registers, _THREADS),
-    Rule("idle-threads", _idle_threads, _THREADS),
-    Rule("group", _group, ("block_m", "group_size")),
-    Rule("split-k", _split, (*_TILE, "split_k")),
-    Rule("stages", _stages, ("block_k", "split_k", "num_stages")),
-    Rule("shared-memory", _shared, (*_TILE, "split_k", "num_warps", "num_stages")),
+    POWER_OF_TWO,
+    *DOT_RULES,
+    REGISTERS,
+    Rule("shared-memory", _shared, (*TILE, "split_k", "num_warps", "num_stages")),
 )
+"""What a plain tile must meet to run."""
+
+OVERSIZED = Rule("oversized-tile", _oversized, TILE)
+IDLE_THREADS = Rule("idle-threads", _idle_threads, THREADS)
+STAGES = Rule("stages", _stages, ("block_k", "split_k", "num_stages"))
+
+TILE_WORTH = (
+    OVERSIZED,
+    IDLE_THREADS,
+    Rule("one-order", _group, ("block_m", "block_n", "group_size")),
+    Rule("idle-split", _idle_split, (*TILE, "split_k")),
+    STAGES,
+)
+"""What makes a plain tile worth a trial."""

@@ -1,8 +1,9 @@
 """The search space: which configs exist for a problem on a device, and why the others do not.
 
 Legality is stated once. A variant gives its choices and its rules as a `VariantSpace`; `violation`
-applies them and names the rule that fails; `enumerate_space` is the same function over every
-combination of the choices. Whatever stores, imports, serves or compiles a config asks `violation`.
+applies them and names the rule that fails; `enumerate_space` applies the same rules, and those of
+what is worth a trial, to every combination of the choices. Whatever stores, imports, serves or
+compiles a config asks `violation`.
 """
 
 from __future__ import annotations
@@ -55,14 +56,17 @@ class Rule:
 class VariantSpace:
     """A variant's part of the space.
 
-    `choices` gives the values of every name in `FIELDS` and of each of the variant's own switches;
-    `rules` are checked in order and the first that fails is the one reported, so the cheap and
-    telling ones come first.
+    `choices` gives the values of every name in `FIELDS` and of each of the variant's own switches.
+    `rules` say what can run: a config that breaks one is not legal. `worth` says what is worth a
+    trial: a config that breaks one is left out of the search, but may serve where a neighbouring
+    problem's row is borrowed. Both are checked in order and the first that fails is the one
+    reported, so the cheap and telling ones come first.
     """
 
     variant: str
     choices: Mapping[str, tuple[int, ...]]
     rules: tuple[Rule, ...]
+    worth: tuple[Rule, ...] = ()
 
     def switches(self) -> tuple[str, ...]:
         """Return the names of the variant's own switches, in the order configs hold them."""
@@ -93,11 +97,21 @@ class VariantSpace:
         for name, value in config.switches:
             if value not in self.choices[name]:
                 return Violation(f"{name}-choice", f"{name}={value} is not one of {self.variant}'s")
-        for rule in self.rules:
-            reason = rule.check(config, problem, device)
-            if reason is not None:
-                return Violation(rule.name, reason)
-        return None
+        return _first_broken(self.rules, config, problem, device)
+
+    def doubt(self, config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
+        """Return why a legal config is not worth a trial, or None if it is."""
+        return _first_broken(self.worth, config, problem, device)
+
+
+def _first_broken(
+    rules: Sequence[Rule], config: Config, problem: Problem, device: DeviceInfo
+) -> Violation | None:
+    for rule in rules:
+        reason = rule.check(config, problem, device)
+        if reason is not None:
+            return Violation(rule.name, reason)
+    return None
 
 
 Legality = Callable[[Config, Problem, DeviceInfo], "Violation | None"]
@@ -106,7 +120,7 @@ Legality = Callable[[Config, Problem, DeviceInfo], "Violation | None"]
 
 @dataclass(frozen=True)
 class Space:
-    """Every legal config of a problem on a device, in a fixed order."""
+    """Every legal config worth a trial for a problem on a device, in a fixed order."""
 
     problem: Problem
     device: DeviceInfo
@@ -140,7 +154,8 @@ def enumerate_space(
     legal: list[Config] = []
     pruned: Counter[str] = Counter()
     for variant in variants:
-        rules = [_remembered(rule, problem, device) for rule in variant.rules]
+        both = (*variant.rules, *variant.worth)
+        rules = [_remembered(rule, problem, device) for rule in both]
         for config in _candidates(variant):
             broken = next((name for name, breaks in rules if breaks(config)), None)
             if broken is None:

@@ -173,6 +173,18 @@ def test_offsets_around_two_to_the_31(elements_past):
     assert_equals_torch(out, a, b)
 
 
+@pytest.mark.parametrize("stride", [2**31 - 8, 2**31 - 1, 2**31, 2**31 + 8])
+def test_a_stride_around_two_to_the_31(stride):
+    # a stride of whole 16 bytes is passed in units of 16 bytes, which must not bring it below 2^31
+    memory = torch.empty(stride + 32, dtype=torch.float16, device=PLACE)
+    a = memory.as_strided((2, 32), (stride, 1))
+    a.copy_(matrix(2, 32, torch.float16))
+    b = matrix(32, 40, torch.float16)
+    out = torch.full((2, 40), math.nan, dtype=torch.float16, device=PLACE)
+    launch_directly(Config("pointer", 16, 32, 16, num_stages=2), a, b, out)
+    assert_equals_torch(out, a, b)
+
+
 @pytest.mark.parametrize("split_k", [2, 4, 8])
 def test_split_k_needs_no_zeroed_memory_and_repeats_bit_by_bit(split_k):
     problem = Problem("matmul", 40, 70, 16 * 17, "float32", aligned=False)

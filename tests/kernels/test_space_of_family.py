@@ -18,10 +18,12 @@ def test_the_space_is_exactly_what_is_legal(arch, size):
     device, problem = KNOWN_DEVICES[arch], Problem("matmul", *size, "float16")
     space = MATMUL.space(problem, device)
     candidates = [c for variant in MATMUL.variants for c in variant.space.candidates()]
-    legal = tuple(c for c in candidates if MATMUL.violation(c, problem, device) is None)
-    assert space.configs == legal
+    legal = {c for c in candidates if MATMUL.violation(c, problem, device) is None}
+    doubts = {v.name: v.space.doubt for v in MATMUL.variants}
+    worth = tuple(c for c in candidates if c in legal and not doubts[c.variant](c, problem, device))
+    assert space.configs == worth
     assert len(space) + sum(space.pruned.values()) == len(candidates)
-    assert legal
+    assert worth
 
 
 def test_a_config_is_refused_by_the_name_of_its_rule():
@@ -29,10 +31,10 @@ def test_a_config_is_refused_by_the_name_of_its_rule():
     cases = {
         Config("nonesuch", 16, 16, 16): "variant",
         Config("pointer", 16, 48, 16): "block_n-choice",
-        Config("pointer", 128, 16, 16): "oversized-tile",
-        Config("pointer", 16, 16, 16, num_warps=8): "idle-threads",
-        Config("pointer", 16, 64, 16, split_k=4): "split-k",
-        Config("pointer", 32, 32, 16, num_stages=6): "stages",
+        Config("pointer", 16, 64, 16, split_k=8): "split-k",
+        Config("pointer", 256, 256, 16, num_warps=4): "registers",
+        Config("pointer", 256, 128, 256, num_warps=8, num_stages=6): "shared-memory",
+        Config("tma", 64, 64, 64, num_warps=3): "num_warps-choice",
     }
     found = {config: MATMUL.violation(config, problem, device) for config in cases}
     assert {config: broken and broken.rule for config, broken in found.items()} == cases
@@ -56,3 +58,43 @@ def test_the_default_config_is_legal_from_the_smallest_problem_to_the_largest():
         for arch in ("sm_75", "sm_90"):
             config = MATMUL.default_config(problem, KNOWN_DEVICES[arch])
             assert MATMUL.violation(config, problem, KNOWN_DEVICES[arch]) is None
+
+
+def test_what_is_legal_but_not_worth_a_trial_is_doubted_by_name():
+    problem, device = Problem("matmul", 64, 64, 64, "float16"), KNOWN_DEVICES["sm_80"]
+    cases = {
+        Config("pointer", 128, 16, 16): "oversized-tile",
+        Config("pointer", 16, 16, 16, num_warps=8): "idle-threads",
+        Config("pointer", 16, 64, 16, split_k=4): "idle-split",
+        Config("pointer", 32, 32, 16, num_stages=6): "stages",
+        Config("pointer", 32, 32, 16, group_size=8): "one-order",
+    }
+    space = MATMUL.variant("pointer").space
+    assert all(MATMUL.violation(config, problem, device) is None for config in cases)
+    found = {config: space.doubt(config, problem, device) for config in cases}
+    assert {config: broken and broken.rule for config, broken in found.items()} == cases
+
+
+@pytest.mark.parametrize("size", [(1, 1, 2**31 - 1), (2**31 - 1, 1, 64), (64, 2**31 - 1, 64)])
+def test_sizes_whose_tiles_pass_32_bits_have_no_config(size):
+    problem, device = Problem("matmul", *size, "float16"), KNOWN_DEVICES["sm_90"]
+    for config in (Config("pointer", 16, 16, 16), Config("tma", 64, 64, 64, num_stages=3)):
+        broken = MATMUL.violation(config, problem, device)
+        assert broken is not None
+        assert broken.rule in ("index-range", "oversized-tile")
+
+
+def test_parts_of_a_sum_whose_steps_pass_32_bits_are_refused():
+    problem, device = Problem("matmul", 1, 1, 2**30, "float16"), KNOWN_DEVICES["sm_90"]
+    split = Config("pointer", 16, 16, 16, split_k=32, num_warps=2, num_stages=2)
+    assert MATMUL.violation(split, problem, device).rule == "index-range"
+    assert all(
+        MATMUL.violation(c, problem, device) is None
+        for c in MATMUL.space(problem, device).configs[:50]
+    )
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (16, 16, 16), (7, 9, 33), (1, 1, 10**6)])
+def test_no_problem_is_left_without_a_config_on_wide_wavefronts(size):
+    problem = Problem("matmul", *size, "float16")
+    assert len(MATMUL.space(problem, KNOWN_DEVICES["gfx942"])) > 0

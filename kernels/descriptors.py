@@ -1,0 +1,114 @@
+"""Tensor descriptors (TMA) of operands: how they are made, loaded from and stored through.
+
+A descriptor lies on the operand as it is stored, its contiguous dimension last; the kernel turns
+the loaded tile. What lies outside the operand arrives as zero and is never written, so no edge
+needs a mask.
+"""
+
+# The bodies of jitted functions are Triton's language, which has no types to check.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def load_tile(descriptor, row, column, STORED: tl.constexpr):
+    """Load the tile whose first element is (row, column) of the operand, zero outside of it.
+
+    STORED says that the operand's second dimension is the contiguous one.
+    """
+    return descriptor.load([row, column]) if STORED else descriptor.load([column, row]).T
+
+
+@triton.jit
+def store_tile(
+    c,
+    tile,
+    first_m,
+    first_n,
+    M,
+    N,
+    stride_cm,
+    stride_cn,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+):
+    """Store a tile of C, through its descriptor or through masked pointers."""
+    if DESCRIBED:
+        c.store([first_m, first_n], tile.to(c.dtype))
+    else:
+        offs_m = first_m + tl.arange(0, ROWS)
+        offs_n = first_n + tl.arange(0, COLUMNS)
+        # Offsets are 64-bit: a row times its stride passes 2^31 long before memory runs out.
+        wide_m = offs_m.to(tl.int64)[:, None]
+        wide_n = offs_n.to(tl.int64)[None, :]
+        mask = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+        tl.store(c + wide_m * stride_cm + wide_n * stride_cn, tile.to(c.dtype.element_ty), mask)
+
+
+@triton.jit
+def halves(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Cut a tile into its left and right half. Each thread keeps what it has."""
+    return tl.reshape(tile, (ROWS, 2, COLUMNS // 2)).permute(0, 2, 1).split()
+
+
+@triton.jit
+def store_parts(
+    c,
+    tile,
+    first_m,
+    first_n,
+    M,
+    N,
+    stride_cm,
+    stride_cn,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PARTS: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+):
+    """Store a tile of C at once, or (PARTS = 2) one half of its columns after the other."""
+    if PARTS == 1:
+        store_tile(
+            c, tile, first_m, first_n, M, N, stride_cm, stride_cn, ROWS, COLUMNS, DESCRIBED
+        )  # fmt: skip
+    else:
+        half: tl.constexpr = COLUMNS // 2
+        left, right = halves(tile, ROWS, COLUMNS)
+        store_tile(
+            c, left, first_m, first_n, M, N, stride_cm, stride_cn, ROWS, half, DESCRIBED
+        )  # fmt: skip
+        store_tile(
+            c, right, first_m, first_n + half, M, N, stride_cm, stride_cn, ROWS, half, DESCRIBED
+        )  # fmt: skip
+
+
+def descriptor(matrix: Any, *, stored: bool, block_rows: int, block_columns: int) -> Any:
+    """Describe a matrix (a tensor, or a stand-in) to the hardware, in blocks of the given size.
+
+    `stored` says that its second dimension is the contiguous one.
+    """
+    (rows, columns), (row_stride, column_stride) = matrix.shape, matrix.stride()
+    lines, length, leading = (
+        (rows, columns, row_stride) if stored else (columns, rows, column_stride)
+    )
+    if lines == 1:
+        # The stride of a single line means nothing, so it may be anything, which TMA refuses.
+        whole = 16 // matrix.dtype.itemsize
+        leading = -(-length // whole) * whole
+    block = [block_rows, block_columns] if stored else [block_columns, block_rows]
+    return TensorDescriptor(matrix, [lines, length], [leading, 1], block)
+
+
+def describes(matrix: Any) -> bool:
+    """Say whether a row-major descriptor can lie on this output."""
+    row_stride, column_stride = matrix.stride()
+    lines_apart = row_stride * matrix.dtype.itemsize % 16 == 0 or matrix.shape[0] == 1
+    return bool(column_stride == 1 and lines_apart and matrix.data_ptr() % 16 == 0)

@@ -1,0 +1,292 @@
+"""Swapped operands: for few rows of A, the columns of B take the M side of the MMA.
+
+A tensor core's instruction has at least 64 rows on Hopper and 16 elsewhere, and as few as 8
+columns. With fewer rows of A than that most of its work is wasted, and the tile that is loaded at a
+time stays small. So this variant computes C^T = B^T A^T: BLOCK_N columns of B are the rows of the
+accumulator, and all rows of A are its BLOCK_M columns. Such products move B once and do little
+else; what counts is how many bytes of it are on their way at any time: deep pipelines, and split-K
+until every multiprocessor has a part. B and A come through TMA descriptors (switch `tma` = 1,
+Hopper) or through masked pointers with any strides.
+"""
+
+# The bodies of jitted functions are Triton's language, which has no types to check.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from tunekit.config import Config
+from tunekit.device import DeviceInfo
+from tunekit.kernels import tile_rules
+from tunekit.kernels.descriptors import descriptor, load_tile
+from tunekit.kernels.operands import dot_settings, split_workspace
+from tunekit.kernels.partials import partials_at_once, store_or_sum
+from tunekit.kernels.protocol import KernelCall
+from tunekit.key import ITEMSIZE, Problem
+from tunekit.space import Rule, VariantSpace
+
+MOST_ROWS = 128
+"""Rows of A beyond which other variants fill the tensor cores as well."""
+
+
+@triton.jit(do_not_specialize=["SPLIT_K"])
+def swapped_kernel(
+    a,
+    b,
+    c_ptr,
+    workspace_ptr,
+    arrivals_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    SPLIT_K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    TMA: tl.constexpr,
+    A_STORED: tl.constexpr,
+    B_STORED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Compute BLOCK_N columns of C = A @ B for BLOCK_M rows, or one part of their sum over K."""
+    pid = tl.program_id(0)
+    part = tl.program_id(1)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    first_n = pid % tiles_n * BLOCK_N
+    first_m = pid // tiles_n * BLOCK_M
+
+    offs_n = first_n + tl.arange(0, BLOCK_N)
+    offs_m = first_m + tl.arange(0, BLOCK_M)
+    offs_k = tl.arange(0, BLOCK_K)
+    in_n = (offs_n < N)[:, None]
+    in_m = (offs_m < M)[None, :]
+    # Offsets are 64-bit: a row times its stride passes 2^31 long before memory runs out.
+    wide_n = offs_n.to(tl.int64)
+    wide_m = offs_m.to(tl.int64)
+
+    k_tiles = tl.cdiv(K, BLOCK_K)
+    first = part * k_tiles // SPLIT_K if SPLIT else 0
+    last = (part + 1) * k_tiles // SPLIT_K if SPLIT else k_tiles
+
+    if not TMA:
+        wide_k = (first * BLOCK_K + offs_k).to(tl.int64)
+        b_ptrs = b + wide_n[:, None] * stride_bn + wide_k[None, :] * stride_bk
+        a_ptrs = a + wide_k[:, None] * stride_ak + wide_m[None, :] * stride_am
+        step = tl.full((), BLOCK_K, tl.int64)
+
+    acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for tile_k in range(first, last):
+        if TMA:
+            rows = load_tile(b, tile_k * BLOCK_K, first_n, B_STORED).T
+            columns = load_tile(a, first_m, tile_k * BLOCK_K, A_STORED).T
+        elif EVEN_K:
+            # B is read once, A by every program: keep A in L2.
+            rows = tl.load(b_ptrs, mask=in_n, other=0.0, eviction_policy="evict_first")
+            columns = tl.load(a_ptrs, mask=in_m, other=0.0, eviction_policy="evict_last")
+        else:
+            in_k = offs_k < K - tile_k * BLOCK_K
+            rows = tl.load(
+                b_ptrs, mask=in_n & in_k[None, :], other=0.0, eviction_policy="evict_first"
+            )
+            columns = tl.load(
+                a_ptrs, mask=in_k[:, None] & in_m, other=0.0, eviction_policy="evict_last"
+            )
+        if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
+            rows = rows.to(tl.float32)
+            columns = columns.to(tl.float32)
+        acc = tl.dot(rows, columns, acc, input_precision=PRECISION)
+        if not TMA:
+            b_ptrs += step * stride_bk
+            a_ptrs += step * stride_ak
+
+    c_ptrs = c_ptr + wide_n[:, None] * stride_cn + wide_m[None, :] * stride_cm
+    inner = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+    store_or_sum(
+        c_ptrs, in_n & in_m, acc, inner, pid, part, workspace_ptr, arrivals_ptr, SPLIT_K,
+        BLOCK_M * BLOCK_N, AT_ONCE, SPLIT,
+    )  # fmt: skip
+
+
+def transposed(problem: Problem) -> Problem:
+    """Return the product C^T = B^T A^T that gives the same numbers."""
+    layout = "".join("t" if major == "n" else "n" for major in reversed(problem.layout))
+    return replace(problem, m=problem.n, n=problem.m, layout=layout)
+
+
+def few_rows(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Take products of few rows, and the smallest tile that holds them all."""
+    if problem.m > MOST_ROWS:
+        return f"{problem.m} rows, swapped operands are for at most {MOST_ROWS}"
+    fitting = max(16, tile_rules.next_power_of_two(problem.m))
+    if config.block_m > fitting:
+        return f"block_m={config.block_m}, {problem.m} rows take {fitting}"
+    columns = tile_rules.ceil_div(problem.n, config.block_n)
+    if config.block_m < fitting and 8 * columns > device.multiprocessors:
+        # Smaller tiles read B again; where there are few of them they spread the work.
+        return f"block_m={config.block_m} for {problem.m} rows, {columns} tiles wide"
+    return None
+
+
+def _tma(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    if not config.switch("tma"):
+        return None
+    if device.backend != "cuda" or not 90 <= device.capability < 110:
+        return f"tma=1 on {device.arch}"
+    if not problem.aligned:
+        return "tma=1 with operands that are not aligned to 16 bytes"
+    if problem.dtype == "float32" and problem.precision != "tf32":
+        return "tma=1 for float32 without tf32, which tensor cores do not multiply"
+    return None
+
+
+def _tf32_layout(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    if problem.precision == "tf32" and problem.layout != "nt":
+        return f"tensor cores read tf32 along K, the layout is {problem.layout}"
+    return None
+
+
+def _warps(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    if config.num_warps > 4 and config.block_n < 32 * config.num_warps // 2:
+        return f"{config.num_warps} warps for {config.block_n} rows of the MMA"
+    return None
+
+
+def _parallel(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Refuse to leave half of the multiprocessors idle where more parts would be legal."""
+    programs = tile_rules.tile_count(config, problem) * config.split_k
+    more = tile_rules.ceil_div(problem.k, config.block_k) >= 4 * config.split_k
+    if 2 * programs <= device.multiprocessors and more and config.split_k < max(SPLITS):
+        return f"{programs} programs on {device.multiprocessors} multiprocessors"
+    return None
+
+
+def _in_flight(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Refuse pipelines too shallow to cover the latency of memory."""
+    step = config.block_n * config.block_k * ITEMSIZE[problem.dtype]
+    deepest = max(2, min(max(STAGES), tile_rules.k_tiles_per_part(config, problem)))
+    if config.num_stages < deepest and step * config.num_stages < LEAST_IN_FLIGHT:
+        return f"{step * config.num_stages} bytes in flight, at least {LEAST_IN_FLIGHT}"
+    return None
+
+
+def _shared(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    needed = shared_bytes(config, problem, device)
+    if needed > device.shared_bytes:
+        return f"{needed} bytes of shared memory, {device.shared_bytes} there"
+    return None
+
+
+def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
+    """Predict the shared memory of one program, never under what the compiler takes."""
+    turned = replace(config, block_m=config.block_n, block_n=config.block_m)
+    warpgroup = tile_rules.warpgroup_dot(turned, transposed(problem), device)
+    # AMD's pipeliner loads further ahead where only one operand's loads are wide.
+    ragged = device.backend == "hip" and problem.layout[0] == "t" and problem.m % 16 != 0
+    buffers = config.num_stages if warpgroup or ragged else config.num_stages - 1
+    step = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.dtype]
+    # The store turns the tile, in the dtype of the result.
+    turning = config.block_m * config.block_n * ITEMSIZE[problem.out_dtype]
+    barriers = 256 if config.switch("tma") or device.capability >= 100 else 0
+    return max(step * buffers, turning) + barriers
+
+
+SPLITS = (1, 2, 4, 8, 16, 32)
+STAGES = (2, 3, 4, 5, 6, 8)
+LEAST_IN_FLIGHT = 32 * 1024
+
+
+class SwappedOperands:
+    """The swapped-operand variant as the family knows it."""
+
+    name = "swapped"
+    kernels = (swapped_kernel,)
+    space = VariantSpace(
+        variant="swapped",
+        choices={
+            "block_m": (16, 32, 64, 128),
+            "block_n": (32, 64, 128, 256),
+            "block_k": (64, 128, 256),
+            "group_size": (1,),
+            "split_k": SPLITS,
+            "num_warps": (4, 8),
+            "num_stages": STAGES,
+            "tma": (0, 1),
+        },
+        rules=(
+            Rule("tma", _tma, ("switches",)),
+            Rule("tf32-layout", _tf32_layout, ("variant",)),
+            tile_rules.POWER_OF_TWO,
+            *tile_rules.DOT_RULES,
+            tile_rules.REGISTERS,
+            Rule(
+                "shared-memory",
+                _shared,
+                (*tile_rules.TILE, "split_k", "num_warps", "num_stages", "switches"),
+            ),
+        ),
+        worth=(
+            Rule("few-rows", few_rows, ("block_m", "block_n")),
+            *tile_rules.TILE_WORTH,
+            Rule("mma-rows", _warps, ("block_n", "num_warps")),
+            Rule("parallel", _parallel, (*tile_rules.TILE, "split_k")),
+            Rule("in-flight", _in_flight, ("block_n", "block_k", "split_k", "num_stages")),
+        ),
+    )
+
+    def call(
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
+    ) -> KernelCall:
+        """Launch one program per tile and part."""
+        tiles = tile_rules.tile_count(config, problem)
+        workspace, arrivals = split_workspace(config, out, tiles)
+        tma = config.switch("tma") == 1
+        a_stored, b_stored = (major == "n" for major in problem.layout)
+        strides = (*a.stride(), *b.stride())
+        if tma:
+            strides = (0, 0, 0, 0)
+            a = descriptor(
+                a, stored=a_stored, block_rows=config.block_m, block_columns=config.block_k
+            )
+            b = descriptor(
+                b, stored=b_stored, block_rows=config.block_k, block_columns=config.block_n
+            )
+        args = (
+            a, b, out, workspace, arrivals,
+            problem.m, problem.n, problem.k,
+            *strides, *out.stride(),
+            config.split_k,
+        )  # fmt: skip
+        options = {
+            "BLOCK_M": config.block_m,
+            "BLOCK_N": config.block_n,
+            "BLOCK_K": config.block_k,
+            "SPLIT": config.split_k > 1,
+            "AT_ONCE": partials_at_once(config, device),
+            "EVEN_K": tma or problem.k % config.block_k == 0,
+            "TMA": tma,
+            "A_STORED": a_stored,
+            "B_STORED": b_stored,
+            **dot_settings(problem),
+            "num_warps": config.num_warps,
+            "num_stages": config.num_stages,
+        }
+        return KernelCall(swapped_kernel, (tiles, config.split_k), args, options)
+
+    def shared_bytes(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
+        """Predict the shared memory of one program."""
+        return shared_bytes(config, problem, device)

@@ -1,0 +1,34 @@
+"""What the tests of the kernels share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Found = list[dict[str, Any]]
+
+
+@pytest.fixture
+def compile_corners() -> Callable[[str, list[tuple[str, dict[str, Any]]]], Found]:
+    """Give the function that compiles the first, last and two other configs of each case.
+
+    It takes `module:Class` of a variant, and cases: an architecture and a problem's fields. It
+    returns what was compiled, the shared bytes the compiler takes and those the variant predicts.
+    """
+
+    def compile_(variant: str, cases: list[tuple[str, dict[str, Any]]]) -> Found:
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        script = str(Path(__file__).with_name("corners.py"))
+        command = [sys.executable, "-W", "ignore", script, variant, json.dumps(cases)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return compile_

@@ -1,0 +1,162 @@
+"""The TMA-tile variant, run for real in Triton's interpreter (on a Hopper GPU, compiled)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunekit.config import Config
+from tunekit.device import KNOWN_DEVICES, detect
+from tunekit.kernels import Prepared
+from tunekit.kernels.descriptors import describes, descriptor
+from tunekit.kernels.matmul_family import MatmulFamily
+from tunekit.kernels.operands import StandIn
+from tunekit.kernels.reference import guard_is_intact
+from tunekit.kernels.tma import TmaTiles, tma_kernel
+from tunekit.key import Problem
+
+H200 = KNOWN_DEVICES["sm_90"]
+FAMILY = MatmulFamily((TmaTiles(),))
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+HOPPER_HERE = torch.cuda.is_available() and detect().arch == H200.arch
+INDEX = 0 if HOPPER_HERE else -1
+PLACE = "cuda" if HOPPER_HERE else "cpu"
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available() and not HOPPER_HERE, reason="the GPU here has no such descriptors"
+)
+
+
+def run(problem: Problem, config: Config, seed: int = 0) -> Prepared:
+    """Run a config on random operands ringed with NaN and a poisoned output."""
+    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=seed)
+    FAMILY.poison(prepared)
+    FAMILY.launch(config, prepared)()
+    return prepared
+
+
+def assert_right(problem: Problem, config: Config, seed: int = 0) -> None:
+    prepared = run(problem, config, seed)
+    assert FAMILY.error_ratio(prepared) <= 1, f"{config} is wrong for {problem}"
+    assert guard_is_intact(prepared), f"{config} wrote outside the output of {problem}"
+
+
+@st.composite
+def problem_and_config(draw: st.DrawFn) -> tuple[Problem, Config]:
+    dtype = draw(st.sampled_from(("float16", "bfloat16", "float32")))
+    wide = dtype == "float32"
+    problem = Problem(
+        "matmul",
+        draw(st.integers(33, 300)),
+        draw(st.integers(17, 300)),
+        draw(st.integers(1, 300)),
+        dtype,
+        precision="tf32" if wide else "ieee",
+        layout="nt" if wide else draw(st.sampled_from(LAYOUTS)),
+    )
+    configs = FAMILY.space(problem, H200).configs
+    if not configs:  # K shorter than the least block
+        problem = Problem("matmul", problem.m, problem.n, 64, "float16", layout="nt")
+        configs = FAMILY.space(problem, H200).configs
+    return problem, configs[draw(st.integers(0, len(configs) - 1))]
+
+
+@settings(max_examples=25)
+@given(problem_and_config(), st.integers(0, 3))
+def test_any_legal_config_is_right_for_any_aligned_problem(case, seed):
+    problem, config = case
+    assert_right(problem, config, seed)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_odd_sizes_with_padded_leading_dimensions(layout):
+    # every edge is inside a tile, and the padding between lines is NaN
+    problem = Problem("matmul", 127, 129, 65, "float16", layout=layout)
+    assert_right(problem, Config("tma", 64, 64, 64, num_stages=2))
+
+
+@pytest.mark.parametrize("split_k", [2, 4])
+def test_split_k_repeats_bit_by_bit(split_k):
+    problem = Problem("matmul", 70, 40, 64 * 8, "float16")
+    config = Config("tma", 64, 32, 64, split_k=split_k, num_stages=3 if split_k == 2 else 2)
+    prepared = run(problem, config)
+    first = prepared.out.clone()
+    assert FAMILY.error_ratio(prepared) <= 1
+    launch = FAMILY.launch(config, prepared)
+    for _ in range(2):  # the same counters serve the second launch
+        FAMILY.poison(prepared)
+        launch()
+        assert torch.equal(prepared.out, first)
+
+
+def test_an_output_with_gaps_keeps_them():
+    problem = Problem("matmul", 66, 40, 64, "float16")
+    a = torch.randn(66, 64).half().to(PLACE)
+    b = torch.randn(40, 64).half().to(PLACE).t()
+    memory = torch.full((132, 80), math.nan, dtype=torch.float16, device=PLACE)
+    out = memory[::2, ::2]
+    config = Config("tma", 64, 32, 64, num_stages=2)
+    FAMILY.bind(config, problem, H200, a, b, out)(a, b, out)
+    assert torch.allclose(out.float(), a.float() @ b.float(), atol=0.05)
+    assert torch.isnan(memory[1::2]).all()
+    assert torch.isnan(memory[:, 1::2]).all()
+
+
+def test_unaligned_operands_are_refused_by_name():
+    config = Config("tma", 64, 64, 64)
+    broken = FAMILY.violation(config, Problem("matmul", 64, 64, 65, "float16", aligned=False), H200)
+    assert broken is not None
+    assert broken.rule == "tma"
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_120", "gfx942"])
+def test_other_hardware_has_no_config(arch):
+    problem = Problem("matmul", 512, 512, 512, "bfloat16")
+    space = FAMILY.space(problem, KNOWN_DEVICES[arch])
+    assert not space.configs
+    assert space.pruned["tma"]
+
+
+def test_a_space_is_small_and_holds_what_an_expert_would_try():
+    configs = set(FAMILY.space(Problem("matmul", 4096, 4096, 4096, "bfloat16"), H200).configs)
+    assert 0 < len(configs) < 400
+    assert Config("tma", 128, 256, 64, 8, num_warps=8, num_stages=4) in configs
+    assert Config("tma", 128, 128, 64, 8, num_warps=4, num_stages=3) in configs
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_single_line_may_have_any_stride(stored):
+    shape, strides = ((1, 24), (7, 1)) if stored else ((24, 1), (1, 7))
+    line = StandIn(torch.float16, shape, strides)
+    made = descriptor(line, stored=stored, block_rows=64, block_columns=64)
+    assert list(made.shape) == [1, 24]
+    assert made.strides[0] * 2 % 16 == 0
+
+
+def test_which_outputs_a_descriptor_can_lie_on():
+    dense = StandIn(torch.float16, (10, 40), (40, 1))
+    assert describes(dense)
+    assert describes(StandIn(torch.float16, (1, 39), (39, 1)))
+    assert not describes(StandIn(torch.float16, (10, 39), (39, 1)))
+    assert not describes(StandIn(torch.float16, (10, 40), (1, 16)))
+    assert not describes(StandIn(torch.float16, (10, 40), (40, 1), aligned=False))
+
+
+def test_corners_compile_and_need_the_shared_memory_predicted(compile_corners):
+    cases = [
+        ("sm_90", dict(family="matmul", m=4096, n=4096, k=4096, dtype="bfloat16", layout="nt")),
+        ("sm_90", dict(family="matmul", m=64, n=4096, k=8192, dtype="float16", layout="tn")),
+        ("sm_100", dict(family="matmul", m=1024, n=1024, k=1024, dtype="bfloat16", layout="nt")),
+    ]
+    for found in compile_corners("tunekit.kernels.tma:TmaTiles", cases):
+        assert found["shared"] <= found["predicted"] <= 1.1 * found["shared"], found["config"]
+        assert "cp.async.bulk.tensor" in found["ptx"], found["config"]
+        assert found["config"].startswith("sm_100") or "wgmma.mma_async" in found["ptx"]
+
+
+def test_the_variant_declares_its_kernel():
+    assert FAMILY.variant("tma").kernels == (tma_kernel,)
