@@ -186,7 +186,8 @@ class KeySearch:
         for trial, provenance in self._store.trials(self.key):
             if trial.config in self._legal and provenance.origin is self._runner.origin:
                 now = self._provenance(trial.config)
-                if provenance.fingerprint == now.fingerprint:
+                same_protocol = provenance.protocol == now.protocol
+                if provenance.fingerprint == now.fingerprint and same_protocol:
                     found[trial.config] = trial
         return found
 
