@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -214,6 +216,65 @@ def test_a_miss_can_be_silent_or_an_error(pretend_gpu):
             tunekit.matmul(a, b, on_miss="error")
 
 
+def test_a_miss_first_met_in_silence_is_told_when_asked(pretend_gpu):
+    a, b = operands(48, 64, 64)
+    tunekit.matmul(a, b, on_miss="fallback")
+    with pytest.warns(MissWarning, match="is not tuned"):
+        tunekit.matmul(a, b)
+
+
+def test_an_unknown_policy_lists_those_there_are():
+    with pytest.raises(ProblemError, match="warn, fallback or error"):
+        tunekit.matmul(*operands(3, 4, 5), on_miss="eror")
+
+
+def test_a_password_is_in_no_message(pretend_gpu, monkeypatch, caplog):
+    monkeypatch.setenv("TUNEKIT_CACHE", "postgresql://someone:s3cret@localhost:1/none")
+    with pytest.raises(MissError) as missed:
+        tunekit.matmul(*operands(48, 64, 64), on_miss="error")
+    assert "s3cret" not in str(missed.value) + caplog.text
+    assert "someone:***@localhost" in str(missed.value)
+
+
+FORKS = """
+import os, signal, threading
+import torch
+import tunekit
+
+torch.set_num_threads(1)
+busy, stop = threading.Event(), threading.Event()
+
+def operands(n):
+    return torch.randn(n, n).half(), torch.randn(n, n).half()
+
+def multiply():
+    while not stop.is_set():
+        tunekit.reload()
+        tunekit.matmul(*operands(40), backend="triton")
+        busy.set()
+
+threading.Thread(target=multiply, daemon=True).start()
+assert busy.wait(60)
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # a deadlock ends the child
+        a, b = operands(24)
+        c = tunekit.matmul(a, b, backend="triton")
+        os._exit(0 if torch.allclose(c, a @ b, rtol=1e-2, atol=1e-2) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(ON_GPU, reason="a forked child cannot use the GPU of its parent")
+def test_a_child_forked_while_a_thread_multiplies_can_multiply():
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_row_that_is_illegal_here_is_not_run(own_cache, launches, pretend_gpu):
     a, b = operands(48, 64, 64)
     stored(own_cache, row(describe(a, b), Config("pointer", 256, 256, 256, num_stages=6)))
@@ -286,7 +347,6 @@ def test_triton_on_the_cpu_without_the_interpreter_is_an_error(monkeypatch):
         (torch.ones(3, 4, dtype=torch.float64), torch.ones(4, 5, dtype=torch.float64), "dtypes"),
         (torch.ones(3, 4), torch.ones(4, 5, device="meta"), "b is on meta"),
         (torch.ones(3, 4, requires_grad=True), torch.ones(4, 5), "gradients"),
-        (torch.ones(0, 4), torch.ones(4, 5), "zero"),
         (torch.ones(3, 4).to_sparse(), torch.ones(4, 5), "strided"),
     ],
 )
@@ -311,6 +371,25 @@ def test_every_other_input_means_what_it_means_in_torch(a, b, pretend_gpu):
     result = tunekit.matmul(a, b)
     assert torch.equal(result, torch.matmul(a, b))
     assert result.dtype == torch.matmul(a, b).dtype
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 4, 5), (3, 4, 0), (3, 0, 5), (0, 0, 0)])
+def test_an_empty_product_needs_no_kernel(m, k, n, launches):
+    tunekit.matmul(*operands(4, 5, 6), backend="triton")  # a kernel is there already
+    before = list(launches)
+    dirty = torch.full((m * n + 8,), float("nan"))
+    a, b = torch.ones(m, k), torch.ones(k, n)
+    for backend in ("auto", "triton"):
+        assert torch.equal(tunekit.matmul(a, b, backend=backend), torch.zeros(m, n))
+    assert launches == before
+    assert dirty.isnan().all()
+
+
+def test_nested_tensors_mean_what_they_mean_in_torch():
+    a = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)])
+    b = torch.nested.nested_tensor([torch.randn(3, 5), torch.randn(3, 2)])
+    found, expected = tunekit.matmul(a, b).unbind(), torch.matmul(a, b).unbind()
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
 def test_an_empty_inner_dimension_gives_zeros_in_dirty_memory(pretend_gpu):

@@ -47,16 +47,16 @@ def matmul(
         ProblemError, DeviceError: `backend="triton"` and no kernel takes these operands.
         RuntimeError: as `torch.matmul` raises for operands that cannot be multiplied.
     """
-    if backend not in ("auto", "triton", "vendor"):
-        raise ProblemError(f"unknown backend {backend!r}: use auto, triton or vendor")
-    reason = _not_ours(a, b)
-    if reason is not None or backend == "vendor" or (backend == "auto" and not _on_gpu(a)):
+    _check(backend, on_miss)
+    if torch.compiler.is_compiling() or not _ours(a, b):
         if backend == "triton":
-            raise ProblemError(f"backend='triton' cannot multiply these operands: {reason}")
+            return _without_kernel(a, b)
+        return torch.matmul(a, b)
+    if backend == "vendor" or (backend == "auto" and not _on_gpu(a)):
         return torch.matmul(a, b)
     kind = _kind(a, b, backend)
     served = _state.served.get(kind)
-    if served is None or (on_miss == "error" and is_miss(served)):
+    if served is None or (is_miss(served) and _state.owes(served.key, on_miss)):
         served = _state.serve(kind, a, b, backend, on_miss)
     if served.launch is None:
         return torch.matmul(a, b)
@@ -81,10 +81,53 @@ def miss_counts() -> dict[TuningKey, int]:
     return dict(_state.misses)
 
 
-def _not_ours(a: Any, b: Any) -> str | None:
-    """Return why operands go to torch, or None if kernels may take them."""
+def _check(backend: str, on_miss: str) -> None:
+    if backend not in ("auto", "triton", "vendor"):
+        raise ProblemError(f"unknown backend {backend!r}: use auto, triton or vendor")
+    if on_miss not in ("warn", "fallback", "error"):
+        raise ProblemError(f"unknown on_miss {on_miss!r}: use warn, fallback or error")
+
+
+def _ours(a: Any, b: Any) -> bool:
+    """Say whether kernels may take these operands; every other input goes to torch."""
+    return (
+        type(a) in _TENSORS
+        and type(b) in _TENSORS
+        and a.dtype is b.dtype
+        and a.dtype in SUPPORTED
+        and a.layout is b.layout is torch.strided
+        and a.dim() == 2
+        and b.dim() == 2
+        and a.device == b.device
+        and a.device.type in ("cuda", "cpu")
+        and a.shape[1] == b.shape[0]
+        and bool(a.shape[0] and a.shape[1] and b.shape[1])
+        and not (a.is_neg() or b.is_neg())
+        and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad))
+        and not torch.is_autocast_enabled(a.device.type)
+        and not _is_transformed()
+    )
+
+
+def _without_kernel(a: Any, b: Any) -> torch.Tensor:
+    """Answer `backend="triton"` for what no kernel takes: an empty product, or why not.
+
+    Raises:
+        ProblemError: the operands are none that a kernel takes; the text says why.
+    """
+    if torch.compiler.is_compiling():
+        raise ProblemError("backend='triton' cannot be traced: compile around the call")
+    reason = _why_not(a, b)
+    if reason is None:
+        return torch.matmul(a, b)  # nothing to launch: empty, or zeros
+    raise ProblemError(f"backend='triton' cannot multiply these operands: {reason}")
+
+
+def _why_not(a: Any, b: Any) -> str | None:
     if type(a) not in _TENSORS or type(b) not in _TENSORS:
         return "an operand is not a plain torch.Tensor"
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return "an operand is not strided"
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         return f"shapes {tuple(a.shape)} and {tuple(b.shape)} are not (m, k) and (k, n)"
     if a.dtype != b.dtype or a.dtype not in SUPPORTED:
@@ -93,8 +136,6 @@ def _not_ours(a: Any, b: Any) -> str | None:
         return f"a is on {a.device}, b is on {b.device}"
     if a.device.type not in ("cuda", "cpu"):
         return f"the operands are on {a.device}"
-    if a.layout is not torch.strided or b.layout is not torch.strided:
-        return "an operand is not strided"
     if a.is_neg() or b.is_neg():
         return "an operand is a lazily negated view"
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
@@ -103,8 +144,6 @@ def _not_ours(a: Any, b: Any) -> str | None:
         return "autocast is on"
     if _is_transformed():
         return "the call is being traced or transformed"
-    if not (a.shape[0] and a.shape[1] and b.shape[1]):
-        return "a size is zero"
     return None
 
 
@@ -113,10 +152,9 @@ def _on_gpu(a: torch.Tensor) -> bool:
 
 
 def _is_transformed() -> bool:
-    """Say whether the call is traced, transformed or watched, so that torch must see it."""
+    """Say whether the call is transformed or watched, so that torch must see it."""
     return (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
         or torch.autograd.forward_ad._current_level >= 0
     )

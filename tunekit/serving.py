@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 import threading
 import warnings
 from collections import Counter
@@ -55,11 +57,17 @@ class State:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.clear()
+        # A child forked while another thread was choosing would wait for it for ever.
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
 
     def clear(self) -> None:
         with self._lock:
             self.served: dict[tuple[object, ...], Served] = {}
             self.misses: Counter[TuningKey] = Counter()
+            self._warned: set[TuningKey] = set()
             self._tables: dict[torch.device, tuple[DeviceInfo, RowTable, str]] = {}
 
     def serve(
@@ -76,9 +84,10 @@ class State:
             if served is None:
                 served = self._choose(a, b, backend)
                 if is_miss(served):
+                    self.misses[served.key] += 1
                     self._missed(served, on_miss, self._tables[a.device][2])
                 self.served[kind] = served
-            elif on_miss == "error" and is_miss(served):
+            elif is_miss(served):
                 self._missed(served, on_miss, self._tables[a.device][2])
             return served
 
@@ -102,8 +111,13 @@ class State:
             self._tables[place] = _read_table(_device_info(place, backend))
         return self._tables[place]
 
+    def owes(self, key: TuningKey, on_miss: str) -> bool:
+        """Say whether a miss of this key has still to be told."""
+        return on_miss == "error" or (on_miss == "warn" and key not in self._warned)
+
     def _missed(self, served: Served, on_miss: str, location: str) -> None:
-        self.misses[served.key] += 1
+        if not self.owes(served.key, on_miss):
+            return
         what = "torch" if served.launch is None else "a default config"
         if served.answer is not None:
             what = f"the row of {served.answer.best.key.problem}"
@@ -113,8 +127,8 @@ class State:
         )
         if on_miss == "error":
             raise MissError(text)
-        if on_miss == "warn" and self.misses[served.key] == 1:
-            warnings.warn(text, MissWarning, stacklevel=4)
+        self._warned.add(served.key)
+        warnings.warn(text, MissWarning, stacklevel=4)
 
 
 def _device_info(place: torch.device, backend: str) -> DeviceInfo:
@@ -136,8 +150,9 @@ def _read_table(device: DeviceInfo) -> tuple[DeviceInfo, RowTable, str]:
     rows: list[Best] = []
     devices: dict[str, DeviceInfo] = {}
     try:
-        location = default_location()
-        with Store.open(location, create=False) as store:
+        where = default_location()
+        location = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", where)
+        with Store.open(where, create=False) as store:
             rows = store.bests()
             devices = {info.slug: info for info in store.devices()}
     except NoStoreError as error:
