@@ -11,13 +11,14 @@ PostgreSQL: a write takes one advisory lock first, which gives the same promise.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tunekit.errors import StoreError
@@ -35,6 +36,26 @@ _CURES = (
     ("unable to open", "check that its folder exists and may be written, or name another"),
     ("full", "free some space"),
 )
+
+
+class _NoInterrupts(logging.Filter):
+    """Drops what a pool logs, with its traceback, when Ctrl-C comes while it closes a connection.
+
+    The interrupt itself goes on, and whoever catches it says so.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None:
+            if isinstance(error, KeyboardInterrupt):
+                return False
+            error = error.__context__
+        return True
+
+
+_NO_INTERRUPTS = _NoInterrupts()
+for _pool in (NullPool, QueuePool):
+    logging.getLogger(f"{_pool.__module__}.{_pool.__name__}").addFilter(_NO_INTERRUPTS)
 
 
 class Database:

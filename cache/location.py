@@ -24,18 +24,35 @@ def default_location() -> str:
     alone below the temporary one.
 
     Raises:
-        StoreError: that last folder belongs to someone else.
+        StoreError: that last folder belongs to someone else, or there is no temporary one.
     """
     named = os.environ.get("TUNEKIT_CACHE", "").strip()
     if named:
         return named
-    folder = user_cache_path("tunekit", appauthor=False)
-    # A user id without an entry in the password file leaves "~" as it is.
-    if folder.is_absolute() and ((folder / FILE_NAME).exists() or _can_hold(folder)):
+    folder = _user_folder()
+    if folder is not None and (_holds(folder) or _can_hold(folder)):
         return str(folder / FILE_NAME)
     fallback = _fallback_folder()
-    _log.warning("no cache folder can be made at %s: using %s", folder, fallback)
+    reason = "this user has no home" if folder is None else f"no cache can be made in {folder}"
+    _log.warning("%s: using %s", reason, fallback)
     return str(fallback / FILE_NAME)
+
+
+def _user_folder() -> Path | None:
+    """Return the user's cache folder, or None for a user who has no home."""
+    try:
+        folder = user_cache_path("tunekit", appauthor=False)
+    except RuntimeError:  # HOME is not set, and the user id has no entry in the password file
+        return None
+    return folder if folder.is_absolute() else None  # some versions leave "~" as it is
+
+
+def _holds(folder: Path) -> bool:
+    """Say whether there is a cache in a folder."""
+    try:
+        return (folder / FILE_NAME).exists()
+    except OSError:  # a folder that may not be searched
+        return False
 
 
 def _can_hold(folder: Path) -> bool:
@@ -51,7 +68,10 @@ def _can_hold(folder: Path) -> bool:
 
 def _fallback_folder() -> Path:
     """Return this user's folder below the temporary one, which everybody may write."""
-    folder = Path(tempfile.gettempdir()) / f"tunekit-{os.getuid()}"
+    try:
+        folder = Path(tempfile.gettempdir()) / f"tunekit-{os.getuid()}"
+    except FileNotFoundError as error:
+        raise StoreError("no folder can hold the cache: set TUNEKIT_CACHE to a path") from error
     try:
         found = folder.lstat()
     except FileNotFoundError:

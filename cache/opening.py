@@ -7,6 +7,7 @@ drop that connection's locks. Nothing of a file that is refused is changed.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from tunekit.cache.models import SCHEMA_VERSION, Base, SchemaVersion
 from tunekit.errors import NoStoreError, StoreError
 
 _OURS = frozenset(Base.metadata.tables)
+_URI = re.compile(r"(file|sqlite|postgres(ql)?)(\+\w+)?:(?!//)|:memory:$")
+"""What looks like a URL, but names no cache."""
+
 _SMALLEST = 512
 """Bytes of the smallest database there is."""
 
@@ -29,6 +33,10 @@ def open_database(location: str | Path, *, create: bool) -> Database:
         StoreError: it cannot be opened or made, is not a tunekit cache, or is a newer one; or there
             is none and `create` is false.
     """
+    if isinstance(location, str):
+        location = location.strip()
+        if not location:
+            raise StoreError("the cache's location is empty: name a path or postgresql://…")
     if isinstance(location, str) and "://" in location:
         url = _parse_url(location)
         if url.get_backend_name() == "postgresql":
@@ -53,17 +61,34 @@ def _parse_url(location: str) -> URL:
         raise StoreError("the cache URL cannot be read: use postgresql://… or a path") from error
     if backend not in ("sqlite", "postgresql"):
         raise StoreError(f"a cache cannot be kept in {backend}: use a path or postgresql://…")
-    if backend == "sqlite" and url.database in (None, "", ":memory:"):
-        raise StoreError("the cache URL names no file: use sqlite:///path/to/tunekit.db")
+    if url.port is not None and url.port >= 1 << 16:
+        raise StoreError(f"the cache URL names the port {url.port}, which no server has")
+    if backend == "sqlite":
+        _check_sqlite(url)
     return url
+
+
+def _check_sqlite(url: URL) -> None:
+    """Refuse a URL that names anything but a file: what is in memory would be lost."""
+    use = "use sqlite:///path/to/tunekit.db"
+    if url.host:
+        raise StoreError(f"the cache URL names a host, but SQLite has none: {use}")
+    if url.query:
+        raise StoreError(f"the cache URL has options, but takes none for SQLite: {use}")
+    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise StoreError(f"the cache URL names the driver {url.drivername}: {use}")
+    if not url.database or _URI.match(url.database):
+        raise StoreError(f"the cache URL names no file: {use}")
 
 
 def _checked_path(location: str | Path) -> Path:
     """Return the absolute path, if a database could be there."""
+    if _URI.match(str(location)):
+        raise StoreError(f"the cache {str(location)!r} is not a plain path: name a file")
+    if any(letter < " " or letter == "\x7f" for letter in str(location)):
+        raise StoreError(f"the cache's path {str(location)!r} holds a control letter: name another")
     try:
         path = Path(location).expanduser().absolute()
-        if "\0" in str(path):
-            raise StoreError("the cache's path holds a NUL letter: name another path")
         if path.is_dir():
             raise StoreError(f"the cache {path} is a folder: name a file in it")
         if path.exists() and not path.is_file():
@@ -71,7 +96,7 @@ def _checked_path(location: str | Path) -> Path:
         # SQLite takes what is shorter than any database for an empty one, and would write over it.
         if path.exists() and 0 < path.stat().st_size < _SMALLEST:
             raise StoreError(f"the cache {path}: file is not a database: name another path")
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
         raise StoreError(f"the cache {str(location)!r} is not a usable path: {error}") from error
     return path
 
@@ -132,7 +157,8 @@ def _look_through(connection: Connection) -> _Found:
         tables &= _OURS  # a server's schema may be shared with others
     version = None
     if SchemaVersion.__tablename__ in tables:
-        version = connection.scalar(select(SchemaVersion.version_num))
+        found = connection.scalar(select(SchemaVersion.version_num))
+        version = found if isinstance(found, str) else None  # SQLite holds any value in any column
     return _Found(tables, version)
 
 
@@ -165,4 +191,6 @@ def _make_tables(database: Database) -> _Found:
 
 
 def _nothing_at(location: str) -> StoreError:
-    return NoStoreError(f"there is no cache at {location}: make one with `tunekit tune`")
+    return NoStoreError(
+        f"there is no cache at {location}: make one with `tunekit tune`", location=location
+    )

@@ -99,10 +99,9 @@ def device_from_plain(row: Any) -> DeviceInfo:
         memory_bytes=_whole(row, "memory_bytes"),
         warp_size=_whole(row, "warp_size", 1, 1 << 10),
     )
-    if row.get("slug") != device.slug:
-        raise RefusedRowError(
-            f"slug: expected {device.slug!r}, found {reprlib.repr(row.get('slug'))}"
-        )
+    slug = row.get("slug")
+    if slug != device.slug:
+        raise RefusedRowError(f"slug: expected {device.slug!r}, found {reprlib.repr(slug)}")
     return device
 
 
@@ -149,7 +148,9 @@ def trial_from_plain(row: Any) -> tuple[TuningKey, Trial, Provenance]:
         )
     if measured is not None:
         _check_right(measured)
-    error = None if row.get("error") is None else _text(row, "error", MAX_ERROR_TEXT)
+    error = row.get("error")
+    if error is not None:  # a compiler's words, of many lines and colours; no table shows them
+        error = _text(row, "error", MAX_ERROR_TEXT, printable=False)
     return _key(row), Trial(_config(row), status, measured, error), _provenance(row)
 
 
@@ -239,18 +240,19 @@ def _provenance(row: Mapping[str, Any]) -> Provenance:
 
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise RefusedRowError(f"{what}: expected an object, found {reprlib.repr(value)}")
-    return value
+    if isinstance(value, dict):
+        return value
+    raise RefusedRowError(f"{what}: expected an object, found {reprlib.repr(value)}")
 
 
-def _text(row: Mapping[str, Any], name: str, limit: int = 4000) -> str:
-    value = row.get(name)
-    if not isinstance(value, str) or len(value) > limit or not _storable(value):
-        raise RefusedRowError(
-            f"{name}: expected text of up to {limit} letters, found {reprlib.repr(value)}"
-        )
-    return value
+def _text(row: Mapping[str, Any], name: str, limit: int = 4000, *, printable: bool = True) -> str:
+    """Read a text; a terminal would obey what is not printable."""
+    text = row.get(name)
+    allowed = str.isprintable if printable else _storable
+    if isinstance(text, str) and len(text) <= limit and allowed(text):
+        return text
+    found = reprlib.repr(text)
+    raise RefusedRowError(f"{name}: expected text of up to {limit} letters, found {found}")
 
 
 def _storable(value: str) -> bool:
@@ -260,22 +262,18 @@ def _storable(value: str) -> bool:
 
 def _whole(row: Mapping[str, Any], name: str, low: int = 0, high: int = _MAX_COUNT) -> int:
     value = row.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RefusedRowError(
-            f"{name}: expected a whole number from {low}, found {reprlib.repr(value)}"
-        )
-    return value
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value
+    raise RefusedRowError(
+        f"{name}: expected a whole number from {low}, found {reprlib.repr(value)}"
+    )
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
     value = row.get(name)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value < _MAX_TIME_US
-    ):
-        raise RefusedRowError(f"{name}: expected a positive time, found {reprlib.repr(value)}")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MAX_TIME_US:
+        return float(value)
+    raise RefusedRowError(f"{name}: expected a positive time, found {reprlib.repr(value)}")
 
 
 def _ratio(row: Mapping[str, Any]) -> float:
@@ -287,9 +285,9 @@ def _ratio(row: Mapping[str, Any]) -> float:
 
 def _flag(row: Mapping[str, Any], name: str) -> bool:
     value = row.get(name, False)
-    if not isinstance(value, bool):
-        raise RefusedRowError(f"{name}: expected true or false, found {reprlib.repr(value)}")
-    return value
+    if isinstance(value, bool):
+        return value
+    raise RefusedRowError(f"{name}: expected true or false, found {reprlib.repr(value)}")
 
 
 def _one_of(row: Mapping[str, Any], name: str, kind: type[_E]) -> _E:
@@ -297,7 +295,5 @@ def _one_of(row: Mapping[str, Any], name: str, kind: type[_E]) -> _E:
     try:
         return kind(value)
     except ValueError as error:
-        names = ", ".join(member.value for member in kind)
-        raise RefusedRowError(
-            f"{name}: expected one of {names}, found {reprlib.repr(value)}"
-        ) from error
+        found = f"{', '.join(member.value for member in kind)}, found {reprlib.repr(value)}"
+        raise RefusedRowError(f"{name}: expected one of {found}") from error

@@ -55,7 +55,11 @@ class StoredBest:
         """Return the best with the origin it has for this store."""
         if not self.imported:
             return self.best
-        return replace(self.best, provenance=_imported(self.best.provenance))
+        return replace(
+            self.best,
+            provenance=_imported(self.best.provenance),
+            imported_replay=self.best.replayed,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ class Store:
             StoreError: it cannot be opened or made; it is something else, or of a newer tunekit; or
                 there is none and `create` is false. The text says what to do, and nothing changed.
         """
-        return cls(open_database(location or default_location(), create=create))
+        place = default_location() if location is None else location
+        return cls(open_database(place, create=create))
 
     @property
     def location(self) -> str:

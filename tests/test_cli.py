@@ -190,3 +190,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, name):
 def test_json_is_one_document(capsys):
     output.answer_json({"schema": 1, "keys": []})
     assert json.loads(capsys.readouterr().out) == {"schema": 1, "keys": []}
+
+
+def test_a_line_cannot_drive_the_terminal(capsys):
+    output.say("a\x1b[31m b\nc")
+    assert capsys.readouterr().err == "tunekit: a?[31m b c\n"

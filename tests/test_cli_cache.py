@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -230,3 +231,75 @@ def test_a_damaged_export_is_one_line_and_makes_no_cache(kind, fill, tmp_path, c
     assert main(["import-cache", str(file), "--cache", str(other)]) == 1
     error_line(capsys)
     assert not other.exists()
+
+
+def new_cache(kind, path):
+    """Return how an import names a cache that has no tables yet."""
+    if kind.startswith("file"):
+        path.touch()
+    elif kind.startswith("database"):
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 1")
+        connection.close()
+    return f"sqlite:///{path}" if kind.endswith("url") else str(path)
+
+
+NEW = ["path", "url", "file", "file by url", "database", "database by url"]
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_an_import_makes_the_cache_however_it_is_named(kind, fill, tmp_path, capsys):
+    file, path = tmp_path / "export.json", tmp_path / "new.db"
+    assert main(["export-cache", "-o", str(file), "--cache", str(fill(best()))]) == 0
+    location = new_cache(kind, path)
+    before = path.read_bytes() if path.exists() else None
+    assert main(["import-cache", str(file), "--cache", location, "--dry-run"]) == 0
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert main(["import-cache", str(file), "--cache", location]) == 0
+    assert f"{path}: 1 rows added" in capsys.readouterr().err
+    with Store.open(path, create=False) as store:
+        assert len(store.bests()) == 1
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_a_damaged_import_makes_none_and_is_named(kind, tmp_path, capsys):
+    file, path = tmp_path / "export.json", tmp_path / "new.db"
+    file.write_text("{")
+    location = new_cache(kind, path)
+    before = path.read_bytes() if path.exists() else None
+    assert main(["import-cache", str(file), "--cache", location]) == 1
+    assert str(file) in error_line(capsys)
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+@pytest.mark.parametrize("place", ["x" * 300, "~nosuchuser/x.db", "", "/proc/1/nope/x.db"])
+def test_a_place_that_cannot_be_is_one_line(place, fill, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export-cache", "-o", "export.json", "--cache", str(fill(best()))]) == 0
+    for command in (["show"], ["import-cache", "export.json"]):
+        assert main([*command, "--cache", place]) == 1
+        error_line(capsys)
+
+
+@pytest.mark.parametrize("target", ["/", "/proc/self/fd", "nul\0"])
+def test_an_output_that_is_no_file_is_one_line(target, fill, capsys):
+    fill(best())
+    assert main(["export-cache", "-o", target]) == 1
+    assert "cannot write" in error_line(capsys)
+
+
+@pytest.mark.parametrize("command", [["show"], ["show", "--json"], ["export-cache"]])
+def test_a_closed_stdout_is_one_line(command, fill, capsys, monkeypatch):
+    fill(best())
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(command) == 1
+    assert "cannot write to stdout: it is closed" in capsys.readouterr().err
+
+
+def test_a_closed_stderr_changes_only_what_can_be_read(fill, capsys, monkeypatch, tmp_path):
+    fill(best())
+    monkeypatch.setattr("sys.stderr", None)
+    assert main(["show"]) == 0
+    assert "100.00" in capsys.readouterr().out
+    assert main(["show", "--cache", str(tmp_path / "none.db")]) == 1
+    assert main(["nonsense"]) == 2

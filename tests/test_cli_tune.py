@@ -18,6 +18,7 @@ from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels import family
 from tunekit.key import TuningKey
 from tunekit.recording import Recording
+from tunekit.replay import ReplayRunner
 from tunekit.shapes import parse_shape
 from tunekit.trial import Measurement, Provenance, Status, Trial
 
@@ -185,7 +186,7 @@ BAD = {
     "no cuda": (["--shape", SHAPES[0], "--device", "cuda"], "no CUDA device"),
     "no such device": (["--shape", SHAPES[0], "--device", "tpu"], "unknown device 'tpu'"),
     "no recording": (["--shape", SHAPES[0], "--device", "replay:absent"], "absent"),
-    "not recorded": (["--shape", "7,7,7"], "is not in the recording"),
+    "not recorded": (["--shape", "7,7,7"], "or this with --device cuda on a GPU"),
     "cache is a folder": (["--shape", SHAPES[0], "--cache", "folder"], "folder"),
     "cache in a file": (["--shape", SHAPES[0], "--cache", "text.db/x.db"], "text.db"),
     "cache is no database": (["--shape", SHAPES[0], "--cache", "text.db"], "text.db"),
@@ -283,3 +284,21 @@ def test_an_interrupted_run_keeps_its_trials_and_the_next_does_the_rest(
     assert sum(document["trial_counts"].values()) == 60 - stored
     assert [row["trials"] for row in document["keys"]] == [20, 20, 20]
     assert f"{stored} trials kept from before" in captured.err
+
+
+def test_an_interrupt_before_the_first_new_trial_says_what_is_kept(device, capsys, monkeypatch):
+    argv = ["tune", "--shape", SHAPES[0], "--device", device, "--trials"]
+
+    def interrupt(self, problem, configs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ReplayRunner, "screen", interrupt)
+        assert main([*argv, "4"]) == 130
+        assert "starts again" in capsys.readouterr().err
+    assert main([*argv, "4"]) == 0
+    monkeypatch.setattr(ReplayRunner, "screen", interrupt)
+    assert main([*argv, "8"]) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "the 4 trials of earlier runs are kept" in last
+    assert "only the rest" in last

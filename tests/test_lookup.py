@@ -12,7 +12,7 @@ from tunekit.device import KNOWN_DEVICES
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import RowTable, distance, how_to_tune
 from tunekit.space import Violation
-from tunekit.trial import Best, Choice, Fingerprint, Grade, Measurement, Provenance
+from tunekit.trial import Best, Choice, Fingerprint, Grade, Measurement, Origin, Provenance
 
 H200 = KNOWN_DEVICES["sm_90"]
 TWIN = dataclasses.replace(H200, name="NVIDIA H200 NVL")
@@ -160,3 +160,23 @@ def test_the_advice_for_what_a_command_cannot_name_is_a_shapes_entry():
     advice = how_to_tune(TuningKey.of(odd, H200.slug), "/c.db")
     assert "m: 16, n: 4096, k: 4096, dtype: float32, precision: tf32, layout: nt" in advice
     assert "aligned: false" in advice
+
+
+def replayed(best: Best, *, imported: bool = False) -> Best:
+    origin = Origin.IMPORTED if imported else Origin.REPLAYED
+    provenance = dataclasses.replace(best.provenance, origin=origin)
+    return dataclasses.replace(best, provenance=provenance, imported_replay=imported)
+
+
+@pytest.mark.parametrize("imported", [False, True])
+@pytest.mark.parametrize("asked", [16, 20])
+def test_rows_of_one_problem_come_best_first_and_what_was_replayed_last(imported, asked):
+    old = Fingerprint("source", "an older compiler")
+    fast = replayed(row(problem(16), median_us=1.0), imported=imported)
+    others = [row(problem(16), fingerprint=old, median_us=us) for us in (2.0, 4.0, 3.0)]
+    slow = row(problem(16), median_us=9.0)
+    for seed in range(5):
+        rows = [fast, slow, *others]
+        random.Random(seed).shuffle(rows)
+        found = [a.best.measurement.median_us for a in table(*rows).answers(problem(asked))]
+        assert found == [9.0, 1.0, 2.0, 3.0, 4.0]

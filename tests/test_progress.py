@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -229,3 +230,19 @@ def test_quiet_writes_nothing():
         narrator(KeyDone(best=BEST, stored=True))
     assert stream.getvalue() == ""
     assert narrator.trials == 1
+
+
+def test_no_stream_is_no_display():
+    assert type(make_display(None, quiet=False)) is Display
+
+
+def test_an_imported_replay_is_said_to_be_one():
+    display = Lines()
+    imported = replace(BEST, imported_replay=True)
+    imported = replace(imported, provenance=replace(PROVENANCE, origin=Origin.IMPORTED))
+    Narrator(display, verbose=False)(KeySkipped(best=imported))
+    assert "8 of 536 configs, imported (replayed)" in display.lines[0]
+
+
+def test_a_message_cannot_drive_the_terminal():
+    assert one_line("a\x1b[31mb") == "a?[31mb"

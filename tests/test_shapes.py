@@ -237,3 +237,12 @@ def test_a_malformed_short_form_is_one_line(text, expected):
         parse_shape(text)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("entry", ["- [1, 1, 1]\n", "- {m: 1, n: 1, k: 1}\n"])
+def test_too_many_entries_are_refused_before_they_are_built(write, monkeypatch, entry):
+    monkeypatch.setattr(shapes, "MAX_SHAPES", 100)
+    assert len(load_shapes(write("shapes:\n" + entry * 100))) == 100
+    monkeypatch.setattr(shapes.yaml, "compose", None)  # not even asked
+    with pytest.raises(ShapesError, match=r":102: more than \d+ problems in all"):
+        load_shapes(write("shapes:\n" + entry * 101))

@@ -186,3 +186,27 @@ def test_the_mean_of_the_ratios_is_geometric():
 def test_how_often_triton_is_chosen_is_counted():
     rows = served_rows([best(64), best(128, choice=Choice.VENDOR)])
     assert "problems: 2, Triton chosen for 1" in table.table(rows, width=None)
+
+
+def test_a_key_shows_the_row_that_is_served_a_measured_one_before_a_replayed():
+    measured_row = best(triton=90.0)
+    for fast in (
+        best(triton=50.0, origin=Origin.REPLAYED),
+        replace(best(triton=50.0, origin=Origin.IMPORTED), imported_replay=True),
+    ):
+        assert [row.best for row in served_rows([fast, measured_row])] == [measured_row]
+
+
+def test_an_imported_replay_is_labelled_as_both():
+    rows = served_rows([replace(best(origin=Origin.IMPORTED), imported_replay=True)])
+    text = table.table(rows, width=None)
+    assert "imported (replayed)" in text
+    assert "replayed: 1 of 1 rows" in text
+    assert rows[0].to_dict()["origin"] == "imported"
+
+
+def test_a_name_cannot_drive_the_terminal():
+    row = best()
+    row = replace(row, provenance=replace(row.provenance, device_name="G\x1b[31mPU\nrow"))
+    text = table.table(served_rows([row]), width=None)
+    assert text.splitlines()[0] == "G?[31mPU?row (fake-sm90-132)"

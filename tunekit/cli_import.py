@@ -10,7 +10,7 @@ from pathlib import Path
 from tunekit.cache import ImportReport, Policy, Store, default_location, import_json
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
-from tunekit.errors import ExchangeError, ProblemError
+from tunekit.errors import ExchangeError, NoStoreError, ProblemError
 from tunekit.kernels import family
 from tunekit.key import Problem
 from tunekit.output import say
@@ -24,18 +24,32 @@ def run_import(file: str, cache: str | None, *, on_conflict: str, dry_run: bool)
         TunekitError: the file is damaged or the cache cannot be used; nothing was written.
     """
     text = _read_export(Path(file))
-    location = cache or default_location()
-    fresh = "://" not in location and not Path(location).expanduser().exists()
+    location = default_location() if cache is None else cache
     policy = Policy(on_conflict)
-    if fresh:
+    try:
+        report, shown = _import(text, location, policy, dry_run=dry_run)
+    except ExchangeError as error:
+        raise ExchangeError(f"{file}: {error}") from error
+    return _report_import(report, shown, dry_run=dry_run)
+
+
+def _import(text: str, location: str, policy: Policy, *, dry_run: bool) -> tuple[ImportReport, str]:
+    """Load a text, and return what became of it and where the cache is, as it may be shown."""
+    fresh = False
+    try:
+        store = Store.open(location, create=False)
+    except NoStoreError as absent:
         # A file that holds nothing for us leaves no empty cache behind.
         with _scratch_store() as scratch:
             report = import_json(scratch, text, policy=policy, legality=_legality, dry_run=True)
         if dry_run or not report.added:
-            return _report_import(report, location, dry_run=dry_run)
-    with Store.open(location, create=fresh) as store:
+            return report, absent.location
+        fresh = True
+    if fresh:
+        store = Store.open(location)
+    with store:
         report = import_json(store, text, policy=policy, legality=_legality, dry_run=dry_run)
-    return _report_import(report, location, dry_run=dry_run)
+        return report, store.location
 
 
 def _read_export(path: Path) -> str:

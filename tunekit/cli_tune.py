@@ -125,7 +125,7 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: 
                 on_event=narrator,
             )
     except KeyboardInterrupt:
-        say(_interrupted(narrator, store))
+        say(_interrupted(narrator, store, shapes, runner))
         return INTERRUPTED
     _show(request, report, _stored(store, shapes, runner))
     report.raise_failures()
@@ -150,9 +150,16 @@ def _show(request: TuneRequest, report: TuneReport, rows: Sequence[Row]) -> None
         answer(table(rows, width=answer_width()))
 
 
-def _interrupted(narrator: Narrator, store: Store) -> str:
+def _interrupted(narrator: Narrator, store: Store, shapes: Sequence[Shape], runner: Runner) -> str:
     if not narrator.trials:
-        return "interrupted before a trial ended; the same command starts again"
+        keys = dict.fromkeys(TuningKey.of(shape.problem, runner.device.slug) for shape in shapes)
+        kept = sum(sum(store.trial_counts(key).values()) for key in keys)
+        if not kept:
+            return "interrupted before a trial ended; the same command starts again"
+        return (
+            f"interrupted before a new trial ended: the {kept} trials of earlier runs are kept in "
+            f"{store.location}; the same command does only the rest"
+        )
     return (
         f"interrupted: {narrator.trials} finished trials of {narrator.keys_tried} keys are kept in "
         f"{store.location}; the same command does only the rest"

@@ -37,7 +37,11 @@ class StoreError(TunekitError):
 
 
 class NoStoreError(StoreError):
-    """There is no cache at the place given."""
+    """There is no cache at `location`, a path or a URL without its password."""
+
+    def __init__(self, message: str, *, location: str = "") -> None:
+        super().__init__(message)
+        self.location = location
 
 
 class ExchangeError(TunekitError):

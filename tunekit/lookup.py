@@ -12,10 +12,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.key import Problem, TuningKey
 from tunekit.space import Legality
-from tunekit.trial import Best, Fingerprint, Grade, Origin
+from tunekit.trial import Best, Fingerprint, Grade
 
 FARTHEST = 2.0
 """How far a nearest row may be: M, N and K together off by a factor of 2 to this power."""
@@ -41,6 +42,11 @@ def distance(a: Problem, b: Problem) -> float:
     """Return how far two problems' sizes are apart: the sum of |log2| of the three ratios."""
     sizes = ((a.m, b.m), (a.n, b.n), (a.k, b.k))
     return sum(abs(math.log2(mine / theirs)) for mine, theirs in sizes)
+
+
+def order_of(best: Best, grade: Grade) -> tuple[int, bool, float, Config]:
+    """Return what sorts the rows of one key: the lowest is served first."""
+    return list(Grade).index(grade), best.replayed, best.measurement.median_us, best.config
 
 
 class RowTable:
@@ -73,28 +79,20 @@ class RowTable:
 
     def answers(self, problem: Problem) -> Iterator[Answer]:
         """Yield the rows that may serve a problem, best grade first, each checked to be legal."""
-        yield from self._same_problem(self._own, problem)
+        yield from self._ranked(self._own.get(problem, ()), problem)
         yield from self._nearest(self._own, problem, Grade.NEAREST)
-        for answer in self._same_problem(self._twins, problem):
+        for answer in self._ranked(self._twins.get(problem, ()), problem):
             yield Answer(answer.best, Grade.OTHER_GPU)
         yield from self._nearest(self._twins, problem, Grade.OTHER_GPU)
 
-    def _same_problem(self, table: dict[Problem, list[Best]], problem: Problem) -> list[Answer]:
+    def _ranked(self, rows: Iterable[Best], problem: Problem) -> list[Answer]:
+        """Return those of one key's rows that may serve a problem, the best first."""
         found = [
             Answer(row, grade)
-            for row in table.get(problem, ())
+            for row in rows
             if (grade := self._serveable(row, problem)) is not None
         ]
-        order = list(Grade)
-        return sorted(
-            found,
-            key=lambda answer: (
-                order.index(answer.grade),
-                answer.best.provenance.origin is Origin.REPLAYED,
-                answer.best.measurement.median_us,
-                answer.best.config,
-            ),
-        )
+        return sorted(found, key=lambda answer: order_of(answer.best, answer.grade))
 
     def _nearest(
         self, table: dict[Problem, list[Best]], problem: Problem, grade: Grade
@@ -106,9 +104,8 @@ class RowTable:
             if (apart := distance(other, problem)) <= FARTHEST
         )
         for _, other in near:
-            for row in table[other]:
-                if self._serveable(row, problem) is not None:
-                    yield Answer(row, grade)
+            for answer in self._ranked(table[other], problem):
+                yield Answer(answer.best, grade)
 
     def _serveable(self, row: Best, problem: Problem) -> Grade | None:
         """Return a row's grade if its config may run for the problem here, else None."""

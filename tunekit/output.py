@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ def answer(text: str) -> None:
         BrokenPipeError: nobody reads it any more.
         TunekitError: it cannot be written for another reason, as on a full disk.
     """
+    if sys.stdout is None:  # closed before Python started
+        raise TunekitError("cannot write to stdout: it is closed")
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -37,14 +40,21 @@ def answer_json(document: dict[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Write one line to stderr, marked as ours."""
-    sys.stderr.write(f"tunekit: {' '.join(text.split())}\n")
-    sys.stderr.flush()
+    """Write one line to stderr, marked as ours, if anybody can read it.
+
+    What a terminal would obey, as the escapes in another's text, is replaced.
+    """
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"tunekit: {line}\n")
+            sys.stderr.flush()
 
 
 def answer_width() -> int | None:
     """Return the columns of the terminal stdout is, or None where it is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if on_terminal else None
 
 
 def write_file(path: Path, text: str) -> None:
@@ -53,16 +63,17 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         TunekitError: it cannot be written.
     """
-    target = path.resolve()  # a link stays one
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
+        target = path.resolve()  # a link stays one
         if target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8")  # a pipe or device; a folder is an error
             return
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             part.write_text(text, encoding="utf-8")
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
-    except OSError as error:
-        raise TunekitError(f"cannot write {path}: {error.strerror}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TunekitError(f"cannot write {path}: {reason}") from error

@@ -153,9 +153,9 @@ class TerminalDisplay(Display):
         self._progress.stop()
 
 
-def make_display(stream: TextIO, *, quiet: bool) -> Display:
+def make_display(stream: TextIO | None, *, quiet: bool) -> Display:
     """Choose the display for a stream: a live one only where it is a terminal."""
-    if quiet:
+    if quiet or stream is None:  # stderr was closed before Python started
         return Display()
     return TerminalDisplay(stream) if stream.isatty() else PlainDisplay(stream)
 
@@ -224,7 +224,7 @@ class Narrator:
             vendor = f", vendor {best.vendor.median_us:.2f} us, ratio {best.ratio:.3f}"
         return (
             f"{best.choice.value} chosen: Triton {best.measurement.median_us:.2f} us{vendor}"
-            f" ({best.trials} of {best.space_size} configs, {best.provenance.origin.value})"
+            f" ({best.trials} of {best.space_size} configs, {_origin(best)})"
         )
 
 
@@ -239,7 +239,13 @@ def one_line(text: str) -> str:
     """Return the first line of a message that says something, shortened."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = lines[0] if lines else "no message"
+    first = "".join(letter if letter.isprintable() else "?" for letter in first)  # no escapes
     return first if len(first) <= MAX_ERROR else first[: MAX_ERROR - 3] + "..."
+
+
+def _origin(best: Best) -> str:
+    origin = best.provenance.origin
+    return f"{origin.value} (replayed)" if best.imported_replay else origin.value
 
 
 def _kept(stored: bool) -> str:

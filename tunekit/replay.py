@@ -119,7 +119,8 @@ class ReplayRunner:
         more = len(near) - _SHOWN
         return (
             f"{problem} is not in the recording made on {self.device.name},"
-            f" which holds {shown}{f' and {more} more' if more > 0 else ''}"
+            f" which holds {shown}{f' and {more} more' if more > 0 else ''}:"
+            " tune one of those, or this with --device cuda on a GPU"
         )
 
     def _trial(self, found: RecordedProblem, config: Config) -> Trial:

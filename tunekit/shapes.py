@@ -29,6 +29,7 @@ DEFAULT_LAYOUT = "nt"
 
 MAX_SHAPES = 100_000
 MAX_FILE_BYTES = 16 << 20
+_TOO_MANY = f"more than {MAX_SHAPES} problems in all: split the file"
 
 _SIZES = ("m", "n", "k", "batch", "count")
 _FIELDS = ("m", "n", "k", "dtype", "layout", "out_dtype", "precision", "aligned", "scaling")
@@ -99,7 +100,9 @@ class _Reader:
 
     def shapes(self) -> list[Shape]:
         """Return every problem of the file."""
-        root = self._parse(self._read())
+        text = self._read()
+        self._check_number(text)
+        root = self._parse(text)
         if root is None:
             raise self._error(None, "is empty: it needs a list under `shapes:`")
         if not isinstance(root, MappingNode):
@@ -137,6 +140,22 @@ class _Reader:
         except UnicodeDecodeError as error:
             line = raw[: error.start].count(b"\n") + 1
             raise ShapesError(f"{path}:{line}: not UTF-8 text: save the file as UTF-8") from error
+
+    def _check_number(self, text: str) -> None:
+        """Refuse a file of too many entries before the slow work of building its nodes."""
+        if len(text) < MAX_SHAPES * len("[1,1,1]"):
+            return
+        depth = entries = 0
+        try:
+            for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                # The file is the first, its list the second, and what begins there an entry.
+                entries += depth == 3 and isinstance(event, yaml.CollectionStartEvent)
+                if entries > MAX_SHAPES:
+                    raise self._error(event, _TOO_MANY)
+        except yaml.YAMLError:
+            return  # the parser proper says what is wrong
 
     def _parse(self, text: str) -> Node | None:
         try:
@@ -245,7 +264,7 @@ class _Reader:
                 raise self._error(node, f"the entry has no {name!r}: it needs m, n and k")
         number = math.prod(len(value.values) for value in entry.values())
         if number > room:
-            raise self._error(node, f"more than {MAX_SHAPES} problems in all: split the file")
+            raise self._error(node, _TOO_MANY)
         line = node.start_mark.line + 1
         found: list[Shape] = []
         for values in itertools.product(*(value.values for value in entry.values())):
@@ -261,7 +280,7 @@ class _Reader:
                 raise self._error(node, str(error)) from error
         return found
 
-    def _error(self, node: Node | None, what: str) -> ShapesError:
+    def _error(self, node: Any, what: str) -> ShapesError:
         if node is None:
             return ShapesError(f"{self._path} {what}")
         return ShapesError(f"{self._path}:{node.start_mark.line + 1}: {what}")

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunekit.config import Config
 from tunekit.errors import TunekitError
 from tunekit.key import TuningKey
-from tunekit.lookup import grade_of
-from tunekit.trial import Best, Choice, Grade, Measurement, Origin
+from tunekit.lookup import grade_of, order_of
+from tunekit.trial import Best, Choice, Grade, Measurement
 
 SCHEMA = 1
 """Version of the JSON that `show` and `tune` print."""
@@ -84,12 +83,13 @@ def grade(best: Best) -> Grade:
 def served_rows(bests: Iterable[Best]) -> list[Row]:
     """Return one row a key, by GPU and key: of several environments' rows the one that fits best.
 
-    That is the row `tunekit.matmul` takes first: the better grade, then the faster.
+    That is the row `tunekit.matmul` takes first.
     """
     rows: dict[TuningKey, Row] = {}
     for best in bests:
         row = Row(best, grade(best))
-        if best.key not in rows or _rank(row) < _rank(rows[best.key]):
+        other = rows.get(best.key)
+        if other is None or order_of(best, row.grade) < order_of(other.best, other.grade):
             rows[best.key] = row
     return [rows[key] for key in sorted(rows, key=lambda key: (key.gpu, key))]
 
@@ -103,7 +103,7 @@ def table(rows: Sequence[Row], *, width: int | None) -> str:
     blocks = []
     for gpu, group in itertools.groupby(rows, key=lambda row: row.best.key.gpu):
         members = list(group)
-        name = members[0].best.provenance.device_name
+        name = _printable(members[0].best.provenance.device_name)
         blocks.append("\n".join([f"{name} ({gpu})", *_lines(members, width), *_footer(members)]))
     return "\n\n".join(blocks)
 
@@ -121,8 +121,14 @@ def interval(measurement: Measurement) -> str:
     return f"{measurement.median_us:.2f} +-{half:.2f}"
 
 
-def _rank(row: Row) -> tuple[int, float, Config]:
-    return list(Grade).index(row.grade), row.best.measurement.median_us, row.best.config
+def _origin(best: Best) -> str:
+    origin = best.provenance.origin
+    return f"{origin.value} (replayed)" if best.imported_replay else origin.value
+
+
+def _printable(text: str) -> str:
+    """Replace what a terminal would obey instead of showing it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -134,9 +140,9 @@ def _cells(row: Row) -> tuple[str, ...]:
         "-" if best.vendor is None else f"{best.vendor.median_us:.2f}",
         "-" if best.ratio is None else f"{best.ratio:.3f}",
         f"{best.trials}/{best.space_size}",
-        best.provenance.origin.value,
+        _origin(best),
         row.grade.value,
-        str(best.config),
+        _printable(str(best.config)),
     )
 
 
@@ -172,7 +178,7 @@ def _footer(rows: Sequence[Row]) -> list[str]:
             f"{geometric_mean(ratios):.3f}"
         )
         lines.append(f"problems: {len(rows)}, Triton chosen for {triton}")
-    replayed = sum(row.best.provenance.origin is Origin.REPLAYED for row in rows)
+    replayed = sum(row.best.replayed for row in rows)
     if replayed:
         lines.append(
             f"replayed: {replayed} of {len(rows)} rows come from a recording made on the GPU named "

@@ -124,6 +124,13 @@ class Best:
     provenance: Provenance
     count: int = 1
     """How often the program runs this problem, as its shapes file says."""
+    imported_replay: bool = False
+    """An imported row that was replayed where it was made, as only the store can tell."""
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the times come from a recording, here or where the row was made."""
+        return self.imported_replay or self.provenance.origin is Origin.REPLAYED
 
     @property
     def ratio(self) -> float | None:

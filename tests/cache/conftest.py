@@ -32,6 +32,7 @@ from tunekit.trial import (
 
 _FORK = multiprocessing.get_context("fork")
 _NOBODY = 65534
+_TEMPORARY = tempfile.gettempdir()  # before a test sets another
 
 
 class Maker:
@@ -103,7 +104,7 @@ class Maker:
     @staticmethod
     @functools.cache
     def _filled_once() -> Path:
-        folder = tempfile.TemporaryDirectory()
+        folder = tempfile.TemporaryDirectory(dir=_TEMPORARY)
         atexit.register(folder.cleanup)
         path = Path(folder.name) / "filled.db"
         Maker().fill(path)

@@ -288,3 +288,28 @@ def test_what_is_no_whole_export_is_refused_and_nothing_changes(full, document, 
         import_json(full, change(document), policy=Policy.REPLACE, legality=anything_goes)
     assert "\n" not in str(raised.value)
     assert everything(full) == before
+
+
+def test_an_imported_replay_is_known_to_be_one(full, empty):
+    import_json(empty, export_json(full), legality=anything_goes)
+    (replayed,) = [best for best in full.bests() if best.replayed]
+    (imported,) = [best for best in empty.bests() if best.replayed]
+    assert imported.key == replayed.key
+    assert imported.provenance.origin is Origin.IMPORTED
+    assert (imported.imported_replay, replayed.imported_replay) == (True, False)
+
+
+@pytest.mark.parametrize("text", ["GPU\x1b[31m", "GPU\nand more", "GPU\x9b", "\u202eGPU"])
+def test_what_a_terminal_would_obey_is_refused(document, empty, text):
+    document["bests"][1]["provenance"]["device_name"] = text
+    report = import_json(empty, sealed(document), legality=anything_goes)
+    ((number, reason),) = report.refused
+    assert number == 2
+    assert "device_name: expected text" in reason
+    assert reason.isprintable()
+
+
+def test_the_error_text_of_a_trial_may_have_lines(document, empty):
+    trials = [row for row in document["trials"] if row["error"] is not None]
+    trials[0]["error"] = "first\n\x1b[31msecond"
+    assert import_json(empty, sealed(document), legality=anything_goes).refused == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunekit.cache import Store, default_location
+from tunekit.cache import Store, default_location, location
 from tunekit.errors import StoreError
 
 
@@ -84,3 +84,30 @@ def test_a_fallback_folder_of_another_user_is_not_trusted(
         return str(raised.value)
 
     assert "TUNEKIT_CACHE" in as_plain_user(use)
+
+
+@pytest.mark.parametrize("missing", ["home", "temporary folder"])
+def test_a_user_without_a_home_gets_the_fallback_or_one_error(monkeypatch, missing, caplog):
+    def no_home(*names, **options):
+        raise RuntimeError("could not determine the home directory")
+
+    def no_folder():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(location, "user_cache_path", no_home)
+    if missing == "home":
+        assert "/tunekit-" in default_location()
+        assert len(caplog.records) == 1
+    else:
+        monkeypatch.setattr(tempfile, "gettempdir", no_folder)
+        with pytest.raises(StoreError, match="set TUNEKIT_CACHE"):
+            Store.open()
+
+
+def test_a_home_that_may_not_be_searched_is_passed_over(monkeypatch, as_plain_user, open_folder):
+    locked = open_folder / "locked"
+    locked.mkdir(mode=0o700)
+    locked.chmod(0o000)
+    monkeypatch.setenv("HOME", str(locked / "home"))
+    assert as_plain_user(default_location).startswith(f"{open_folder}/tunekit-")
+    locked.chmod(0o700)

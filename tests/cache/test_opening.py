@@ -249,3 +249,47 @@ def test_a_file_left_in_wal_mode_is_readable_from_a_read_only_folder(
     open_folder.chmod(0o555)
     path.chmod(0o444)
     assert as_plain_user(lambda: len(Store.open(path, create=False).bests())) == 6
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("sqlite://host/x.db", "names a host"),
+        ("sqlite:///x.db?mode=memory", "has options"),
+        ("sqlite:///file:memdb?mode=memory&cache=shared&uri=true", "has options"),
+        ("sqlite:///file:memdb", "names no file"),
+        ("sqlite+nosuch:///x.db", "driver"),
+        ("nosuch://host/x", "cannot be kept in nosuch"),
+        ("postgresql://host:99999999/x", "port"),
+        (":memory:", "not a plain path"),
+        ("file:x.db?mode=ro", "not a plain path"),
+        ("sqlite:/x.db", "not a plain path"),
+        ("", "is empty"),
+        (" \n", "is empty"),
+        ("a\nb.db", "control letter"),
+        ("~nosuchuser/x.db", "not a usable path"),
+    ],
+)
+def test_a_location_that_names_no_file_is_refused(location, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for create in (True, False):
+        assert words in refusal(location, create=create)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_space_around_a_location_is_not_part_of_it(tmp_path):
+    assert Store.open(f" {tmp_path}/x.db\n").location == f"{tmp_path}/x.db"
+
+
+@pytest.mark.parametrize("version", ["x'30303031ff'", "7", "NULL"])
+def test_a_version_that_is_no_text_is_refused(store, version):
+    path = Path(store.location)
+    statements = (
+        "ALTER TABLE schema_version RENAME TO old",
+        "CREATE TABLE schema_version (version_num)",
+        f"INSERT INTO schema_version VALUES ({version})",
+        "DROP TABLE old",
+    )
+    content = database(path, *statements)
+    assert "not a tunekit cache" in refusal(path)
+    assert path.read_bytes() == content

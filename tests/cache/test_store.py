@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
+from sqlalchemy.engine.default import DefaultDialect
 
 from tunekit.cache import Store
 from tunekit.errors import StoreError
@@ -171,3 +173,24 @@ def test_an_indeterminate_version_blocks_nothing(store, make):
     known = make.best(provenance=make.provenance())
     assert store.put_best(known)
     assert store.best(make.key()) == [known]
+
+
+def test_an_interrupt_while_a_connection_closes_prints_no_traceback(store, monkeypatch, caplog):
+    def interrupted(dialect, connection):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DefaultDialect, "do_rollback", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.bests()
+    assert caplog.records == []
+
+
+def test_other_trouble_of_a_pool_is_still_logged(caplog):
+    logger = logging.getLogger("sqlalchemy.pool.impl.NullPool")
+    for kind, logged in ((RuntimeError, 1), (KeyboardInterrupt, 0)):
+        caplog.clear()
+        try:
+            raise kind
+        except kind:
+            logger.exception("Exception during reset or similar")
+        assert len(caplog.records) == logged

@@ -58,7 +58,7 @@ def test_a_problem_not_recorded_lists_those_that_were(runner, recording, problem
     text = str(raised.value)
     assert text.startswith("100x128x64 float16 nt is not in the recording made on Made-up GPU")
     assert "holds 128x128x64 float16 nt, " in text
-    assert text.endswith(" and 2 more")
+    assert " and 2 more: tune one of those, or this with --device cuda" in text
 
 
 def test_a_config_not_recorded_is_an_error(runner, recording, problems, configs):

@@ -6,7 +6,7 @@ import pytest
 
 import tunekit
 from tunekit.cache import Store
-from tunekit.errors import DeviceError, RecordingError, ShapesError, TuneError
+from tunekit.errors import DeviceError, ProblemError, RecordingError, ShapesError, TuneError
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner
@@ -99,3 +99,37 @@ def test_what_is_replayed_cannot_be_recorded(file, tmp_path):
     with pytest.raises(RecordingError, match="only what is measured can be recorded"):
         tunekit.tune([(512, 512, 512)], device=f"replay:{file}", record=tmp_path / "x.json.gz")
     assert not (tmp_path / "x.json.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"trials": "3"}, "trials must be a whole number above 0, not '3'"),
+        ({"trials": 1.5}, "trials must be"),
+        ({"trials": 0}, "trials must be"),
+        ({"trials": True}, "trials must be"),
+        ({"seconds": "1"}, "seconds must be"),
+        ({"seconds": float("nan")}, "seconds must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"seed": None}, "seed must be"),
+        ({"sampler": "simplex"}, "unknown sampler 'simplex'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(file, own_cache, settings, words):
+    with pytest.raises(ProblemError, match=words):
+        tunekit.tune([(512, 512, 512)], device=f"replay:{file}", **settings)
+    assert not own_cache.exists()
+
+
+@pytest.mark.parametrize("shapes", [None, 5, (512, 512, 512), [None], [b"1,2,3"], [{512, 256}]])
+def test_shapes_that_are_none_are_named(file, own_cache, shapes):
+    with pytest.raises(ShapesError, match=r"a list of problems, each \(m, n, k\)"):
+        tunekit.tune(shapes, device=f"replay:{file}")
+    assert not own_cache.exists()
+
+
+def test_a_problem_may_be_text_as_on_the_command_line(file):
+    report = tunekit.tune(["512,512,512"], device=f"replay:{file}", trials=2)
+    assert report.bests[0].key.m == 512
+    with pytest.raises(ShapesError, match="m must be"):
+        tunekit.tune(["0,512,512"], device=f"replay:{file}")

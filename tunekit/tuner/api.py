@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tunekit.cache import Store
 from tunekit.device import cuda_available
-from tunekit.errors import DeviceError, RecordingError
+from tunekit.errors import DeviceError, ProblemError, RecordingError, ShapesError
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner, shipped_recordings
 from tunekit.runner import Runner
-from tunekit.search import Budget
+from tunekit.search import SAMPLERS, Budget
 from tunekit.shapes import load_shapes, parse_shape
 from tunekit.tuner.events import Listener, Task, TuneReport
 from tunekit.tuner.rounds import run
 
-Shapes = str | Path | Iterable[Task | Problem | Sequence[int]]
+Shapes = str | Path | Iterable[Task | Problem | Sequence[int] | str]
+
+_FORMS = '(m, n, k), "M,N,K[,DTYPE[,LAYOUT]]", a Problem or a Task'
 
 
 def tune(
@@ -36,14 +39,16 @@ def tune(
 ) -> TuneReport:
     """Find and store the fastest right config of each problem.
 
-    `shapes` is a shapes file, or problems, each a `Task`, a `Problem` or (m, n, k) for bfloat16
-    in layout `nt`. `cache` is a path or an SQLAlchemy URL; the default is where `tunekit.matmul`
-    looks. `trials` is for each key, `seconds` for the run. The rest is as on the command line.
+    `shapes` is a shapes file, or problems, each a `Task`, a `Problem`, (m, n, k) for bfloat16 in
+    layout `nt`, or "M,N,K[,DTYPE[,LAYOUT]]". `cache` is a path or an SQLAlchemy URL; the default is
+    where `tunekit.matmul` looks. `trials` is for each key, `seconds` for the run. The rest is as on
+    the command line.
 
     Raises:
         TunekitError: one line that says what is wrong: shapes, device, cache or recording.
         TuneError: no config of some key works; the other keys are done and stored.
     """
+    _check_settings(sampler, trials, seconds, seed)
     tasks = _tasks(shapes)
     budget = Budget.for_sampler(sampler, trials, seconds)
     runner = open_runner(device, seed=seed)
@@ -92,12 +97,43 @@ def _shipped() -> Path:
 def _tasks(shapes: Shapes) -> list[Task]:
     if isinstance(shapes, (str, Path)):
         return [Task(s.problem, s.count, s.name) for s in load_shapes(shapes)]
+    if not isinstance(shapes, Iterable):
+        raise ShapesError(
+            f"shapes must be a shapes file or a list of problems, each {_FORMS}, not {shapes!r:.80}"
+        )
     return [_task(shape) for shape in shapes]
 
 
-def _task(shape: Task | Problem | Sequence[int]) -> Task:
+def _task(shape: Task | Problem | Sequence[int] | str) -> Task:
     if isinstance(shape, Task):
         return shape
     if isinstance(shape, Problem):
         return Task(shape)
+    if isinstance(shape, str):
+        return Task(parse_shape(shape).problem)
+    if not isinstance(shape, Sequence) or isinstance(shape, bytes):
+        raise ShapesError(
+            f"shapes must be a list of problems, each {_FORMS}, but holds {shape!r:.80}"
+        )
     return Task(parse_shape(",".join(map(str, shape))).problem)
+
+
+def _check_settings(sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:
+    """Refuse what the command line refuses too."""
+    if sampler not in SAMPLERS:
+        raise ProblemError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
+    if trials is not None and not (_is_whole(trials) and trials > 0):
+        raise ProblemError(f"trials must be a whole number above 0, not {trials!r}")
+    if seconds is not None and not (_is_number(seconds) and seconds > 0):
+        raise ProblemError(f"seconds must be a number above 0, not {seconds!r}")
+    if not (_is_whole(seed) and 0 <= seed < 1 << 32):
+        raise ProblemError(f"seed must be a whole number from 0 to 2^32 - 1, not {seed!r}")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    whole = _is_whole(value)
+    return whole or (isinstance(value, float) and not math.isnan(value))
