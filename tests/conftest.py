@@ -17,7 +17,7 @@ if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
 # `pytest --hypothesis-profile full` searches longer and at random.
 settings.register_profile(
     "ci",
-    max_examples=50,
+    max_examples=30,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

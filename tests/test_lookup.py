@@ -155,6 +155,11 @@ def test_the_advice_is_a_command_that_names_the_same_problem():
     assert advice == "to tune it: tunekit tune --shape 16,4096,4096,bfloat16,nt --cache /c.db"
 
 
+def test_the_advice_can_be_pasted_whatever_the_path():
+    advice = how_to_tune(TuningKey.of(problem(16), H200.slug), "/my caches/c.db")
+    assert advice.endswith("--cache '/my caches/c.db'")
+
+
 def test_the_advice_for_what_a_command_cannot_name_is_a_shapes_entry():
     odd = dataclasses.replace(problem(16, dtype="float32", precision="tf32"), aligned=False)
     advice = how_to_tune(TuningKey.of(odd, H200.slug), "/c.db")

@@ -200,7 +200,7 @@ def export_cache(
 
     \b
     tunekit export-cache -o tuned.json
-    tunekit export-cache --gpu nvidia-h200-sm90-132 --all-trials | gzip > all.json.gz
+    tunekit export-cache --gpu nvidia-h200-sm90-132 --all-trials -o all.json
 
     Rows are sorted and carry where they come from and a checksum; no time of export is written, so
     the same rows give the same bytes.

@@ -9,6 +9,7 @@ decided by the rows alone, so every process with the same store answers the same
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -154,7 +155,7 @@ def how_to_tune(key: TuningKey, location: str) -> str:
         problem.family, problem.m, problem.n, problem.k, problem.dtype, layout=problem.layout
     )
     if problem == replace(plain, aligned=plain.naturally_aligned()):
-        return f"to tune it: tunekit tune --shape {shape} --cache {location}"
+        return f"to tune it: tunekit tune --shape {shape} --cache {shlex.quote(location)}"
     fields = ", ".join(
         f"{name}: {str(value).lower() if isinstance(value, bool) else value}"
         for name, value in problem.to_dict().items()
@@ -162,5 +163,5 @@ def how_to_tune(key: TuningKey, location: str) -> str:
     )
     return (
         f"to tune it: put - {{{fields}}} under shapes: in a file"
-        f" and run tunekit tune --shapes FILE --cache {location}"
+        f" and run tunekit tune --shapes FILE --cache {shlex.quote(location)}"
     )

@@ -15,13 +15,14 @@ from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.errors import ConfigError
 from tunekit.kernels import Prepared
-from tunekit.kernels.matmul_family import MATMUL
+from tunekit.kernels.matmul_family import MATMUL, MatmulFamily
 from tunekit.kernels.operands import split_workspace
 from tunekit.kernels.pointer import PointerTiles, pointer_kernel
 from tunekit.kernels.reference import guard_is_intact
 from tunekit.key import Problem
 
 H200 = KNOWN_DEVICES["sm_90"]
+FAMILY = MatmulFamily((PointerTiles(),))
 INDEX = 0 if torch.cuda.is_available() else -1
 PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -29,15 +30,15 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 def run(problem: Problem, config: Config, seed: int = 0) -> Prepared:
     """Run a config on random operands ringed with NaN and a poisoned output."""
-    prepared = MATMUL.prepare(problem, H200, index=INDEX, seed=seed)
-    MATMUL.poison(prepared)
-    MATMUL.launch(config, prepared)()
+    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=seed)
+    FAMILY.poison(prepared)
+    FAMILY.launch(config, prepared)()
     return prepared
 
 
 def assert_right(problem: Problem, config: Config, seed: int = 0) -> None:
     prepared = run(problem, config, seed)
-    assert MATMUL.error_ratio(prepared) <= 1, f"{config} is wrong for {problem}"
+    assert FAMILY.error_ratio(prepared) <= 1, f"{config} is wrong for {problem}"
     assert guard_is_intact(prepared), f"{config} wrote outside the output of {problem}"
 
 
@@ -76,7 +77,7 @@ def problem_and_config(draw: st.DrawFn) -> tuple[Problem, Config]:
         layout=draw(st.sampled_from(LAYOUTS)),
         aligned=draw(st.booleans()),
     )
-    configs = MATMUL.space(problem, H200).configs
+    configs = FAMILY.space(problem, H200).configs
     return problem, configs[draw(st.integers(0, len(configs) - 1))]
 
 
@@ -96,9 +97,9 @@ def test_a_k_tail_is_masked(block_k):
 @pytest.mark.parametrize("k", [1, 7, 8, 15, 16, 17, 31, 33])
 def test_k_below_and_around_the_smallest_block_is_right_and_repeatable(k):
     problem = Problem("matmul", 20, 20, k, "float16", aligned=False)
-    config = MATMUL.space(problem, H200).configs[0]
+    config = FAMILY.space(problem, H200).configs[0]
     first, second = run(problem, config), run(problem, config)
-    assert MATMUL.error_ratio(first) <= 1
+    assert FAMILY.error_ratio(first) <= 1
     assert torch.equal(first.out, second.out)
 
 
@@ -191,10 +192,10 @@ def test_split_k_needs_no_zeroed_memory_and_repeats_bit_by_bit(split_k):
     config = Config("pointer", 16, 32, 16, split_k=split_k, num_stages=2)
     prepared = run(problem, config)
     first = prepared.out.clone()
-    assert MATMUL.error_ratio(prepared) <= 1
-    launch = MATMUL.launch(config, prepared)
+    assert FAMILY.error_ratio(prepared) <= 1
+    launch = FAMILY.launch(config, prepared)
     for _ in range(2):  # the same counters serve the second launch
-        MATMUL.poison(prepared)
+        FAMILY.poison(prepared)
         launch()
         assert torch.equal(prepared.out, first)
 
@@ -202,7 +203,7 @@ def test_split_k_needs_no_zeroed_memory_and_repeats_bit_by_bit(split_k):
 def test_split_k_leaves_its_counters_at_zero():
     problem = Problem("matmul", 40, 70, 128, "float32")
     config = Config("pointer", 16, 32, 16, split_k=4, num_stages=2)
-    prepared = MATMUL.prepare(problem, H200, index=INDEX, seed=0)
+    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=0)
     call = PointerTiles().call(config, problem, H200, prepared.a, prepared.b, prepared.out)
     call.kernel[call.grid](*call.args, **call.options)
     assert call.args[4].dtype == torch.int32
@@ -248,15 +249,15 @@ def test_a_result_beyond_float16_is_infinite_as_in_torch():
 @pytest.mark.parametrize("m", range(1, 16))
 def test_every_m_below_the_smallest_tile(m):
     problem = Problem("matmul", m, 48, 32, "float16")
-    for config in MATMUL.space(problem, H200).configs[::37]:
+    for config in FAMILY.space(problem, H200).configs[::37]:
         assert_right(problem, config)
 
 
 def test_a_block_that_is_no_power_of_two_is_refused_with_its_name():
     problem = Problem("matmul", 96, 96, 96, "float16")
-    prepared = MATMUL.prepare(problem, H200, index=INDEX, seed=0)
+    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=0)
     with pytest.raises(ConfigError, match="block_n=48"):
-        MATMUL.launch(Config("pointer", 32, 48, 32), prepared)
+        FAMILY.launch(Config("pointer", 32, 48, 32), prepared)
 
 
 def test_a_wrong_config_bound_for_other_sizes_is_right_at_neighbouring_sizes():
