@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tunekit.version import VERSION
+
 if TYPE_CHECKING:
     from tunekit.config import Config as Config
     from tunekit.dispatch import matmul as matmul
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from tunekit.key import TuningKey as TuningKey
     from tunekit.tuner import tune as tune
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOME = {
     "Config": "tunekit.config",

@@ -15,7 +15,6 @@ from datetime import datetime, timezone
 import torch
 import triton
 
-import tunekit
 from tunekit.compile_pool import CompilePool
 from tunekit.config import Config
 from tunekit.device import DeviceInfo, detect, driver_version
@@ -26,6 +25,7 @@ from tunekit.runner import Finals
 from tunekit.space import Space
 from tunekit.timing import PROTOCOL, Timer, summarize
 from tunekit.trial import Measurement, Origin, Provenance, Status, Trial
+from tunekit.version import VERSION
 
 CUT_RATIO = 1.25
 """Screening ends after the first few launches of a config this much slower than the best so far."""
@@ -65,7 +65,7 @@ class GpuRunner:
         return Provenance(
             fingerprint=family(problem.family).fingerprint(config.variant),
             protocol=PROTOCOL,
-            tunekit=tunekit.__version__,
+            tunekit=VERSION,
             triton=triton.__version__,
             torch=torch.__version__,
             driver=self._driver,
