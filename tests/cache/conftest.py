@@ -104,9 +104,10 @@ class Maker:
     @staticmethod
     @functools.cache
     def _filled_once() -> Path:
-        folder = tempfile.TemporaryDirectory(dir=_TEMPORARY)
-        atexit.register(folder.cleanup)
-        path = Path(folder.name) / "filled.db"
+        # Not a TemporaryDirectory: a forked child that ends would remove it for everyone.
+        folder, owner = tempfile.mkdtemp(dir=_TEMPORARY), os.getpid()
+        atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+        path = Path(folder) / "filled.db"
         Maker().fill(path)
         return path
 
