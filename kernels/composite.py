@@ -32,7 +32,6 @@ from tunekit.kernels.tma_rules import (
     TMA_RULES,
     TMA_WORTH,
     deep_rule,
-    shared_rule,
     whole_rows,
 )
 from tunekit.key import ITEMSIZE, Problem
@@ -174,7 +173,7 @@ class CompositeTiles:
             Rule("whole-rows", whole_rows, ("block_m", "num_warps")),
             Rule("registers", _registers, ("block_m", "block_n", "num_warps")),
             *TMA_RULES,
-            shared_rule(shared_bytes),
+            rules.shared_rule(shared_bytes),
         ),
         worth=(
             Rule("short-loop", _short, ("block_k", "split_k")),

@@ -179,24 +179,10 @@ def _steps(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return None
 
 
-def _parts(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    k_tiles = tile_rules.ceil_div(problem.k, config.block_k)
-    if config.split_k > 1 and k_tiles < config.split_k:
-        return f"split_k={config.split_k} of {k_tiles} steps along K"
-    return None
-
-
 def _split(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     warps = tile_rules.tile_count(config, problem) * config.split_k * config.num_warps
     if config.split_k > 1 and warps > MOST_WARPS * device.multiprocessors:
         return f"{warps} warps on {device.multiprocessors} multiprocessors: no need to split"
-    return None
-
-
-def _shared(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    needed = shared_bytes(config, problem, device)
-    if needed > device.shared_bytes:
-        return f"{needed} bytes of shared memory, {device.shared_bytes} there"
     return None
 
 
@@ -241,8 +227,8 @@ class MatrixVector:
             Rule("vector", _vector, _BLOCKS),
             tile_rules.INDEX_RANGE,
             Rule("per-thread", _per_thread, (*_BLOCKS, "block_k", "num_warps")),
-            Rule("parts", _parts, ("block_k", "split_k")),
-            Rule("shared-memory", _shared),
+            Rule("parts", tile_rules.PARTS.check, tile_rules.PARTS.fields),
+            tile_rules.shared_rule(shared_bytes),
         ),
         worth=(
             Rule("rows", _rows, _BLOCKS),

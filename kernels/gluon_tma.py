@@ -202,13 +202,6 @@ def _deep(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return f"num_stages={config.num_stages} where {deeper} fit"
 
 
-def _shared(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    needed = shared_bytes(config, problem, device)
-    if needed > device.shared_bytes:
-        return f"{needed} bytes of shared memory, {device.shared_bytes} there"
-    return None
-
-
 def _lines_fit(problem: Problem) -> bool:
     """Say whether a dense result has lines that TMA can store."""
     return problem.n * ITEMSIZE[problem.out_dtype] % 16 == 0
@@ -249,7 +242,7 @@ class WarpSpecialised:
             tile_rules.POWER_OF_TWO,
             *tile_rules.DOT_RULES,
             tile_rules.REGISTERS,
-            Rule("shared-memory", _shared, (*tile_rules.TILE, "num_stages")),
+            tile_rules.shared_rule(shared_bytes),
         ),
         worth=(
             tile_rules.OVERSIZED,

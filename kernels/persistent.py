@@ -32,7 +32,6 @@ from tunekit.kernels.tma_rules import (
     deep_rule,
     residents,
     residents_rule,
-    shared_rule,
     whole_rows,
 )
 from tunekit.key import ITEMSIZE, Problem
@@ -145,7 +144,7 @@ class PersistentTiles:
             rules.POWER_OF_TWO,
             rules.REGISTERS,
             Rule("whole-rows", _whole_rows, ("block_m", "num_warps", "switches")),
-            shared_rule(shared_bytes),
+            rules.shared_rule(shared_bytes),
         ),
         worth=(
             *TMA_WORTH,

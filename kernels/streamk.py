@@ -32,7 +32,6 @@ from tunekit.kernels.tma_rules import (
     TMA_RULES,
     TMA_WORTH,
     deep_rule,
-    shared_rule,
     whole_rows,
 )
 from tunekit.key import ITEMSIZE, Problem
@@ -238,7 +237,7 @@ class StreamK:
             rules.REGISTERS,
             Rule("last-wave", _last_wave, ("block_m", "block_n", "split_k")),
             Rule("whole-rows", _whole_rows, ("block_m", "num_warps", "switches")),
-            shared_rule(shared_bytes),
+            rules.shared_rule(shared_bytes),
         ),
         worth=(
             Rule("parts", _parts, ("block_m", "block_n", "split_k")),

@@ -184,13 +184,6 @@ def _in_flight(config: Config, problem: Problem, device: DeviceInfo) -> str | No
     return None
 
 
-def _shared(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    needed = shared_bytes(config, problem, device)
-    if needed > device.shared_bytes:
-        return f"{needed} bytes of shared memory, {device.shared_bytes} there"
-    return None
-
-
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     """Predict the shared memory of one program, never under what the compiler takes."""
     turned = replace(config, block_m=config.block_n, block_n=config.block_m)
@@ -233,11 +226,7 @@ class SwappedOperands:
             tile_rules.POWER_OF_TWO,
             *tile_rules.DOT_RULES,
             tile_rules.REGISTERS,
-            Rule(
-                "shared-memory",
-                _shared,
-                (*tile_rules.TILE, "split_k", "num_warps", "num_stages", "switches"),
-            ),
+            tile_rules.shared_rule(shared_bytes),
         ),
         worth=(
             Rule("few-rows", few_rows, ("block_m", "block_n")),

@@ -6,6 +6,8 @@ what cannot compile or run, the second what cannot be worth a trial for this pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.key import ITEMSIZE, Problem
@@ -17,6 +19,10 @@ MAX_ACCUMULATORS = 128
 
 FEWEST_WARPS = 2
 """Never too many for a tile: on wavefronts of 64 the smallest tile would else have no config."""
+
+
+SharedBytes = Callable[[Config, Problem, DeviceInfo], int]
+"""Predicts the shared memory of one program of a variant."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -130,13 +136,6 @@ def _idle_split(config: Config, problem: Problem, device: DeviceInfo) -> str | N
     return None
 
 
-def _shared(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    needed = shared_bytes(config, problem, device)
-    if needed > device.shared_bytes:
-        return f"{needed} bytes of shared memory, {device.shared_bytes} there"
-    return None
-
-
 def _dtype(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     if problem.dtype.startswith("float8") and 0 < device.capability < 89:
         return f"{problem.dtype} needs compute capability 8.9, {device.arch} is older"
@@ -166,19 +165,32 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     return max(step * buffers, epilogue) + barriers
 
 
+def shared_rule(predict: SharedBytes) -> Rule:
+    """Return the rule that a program's shared memory must be there."""
+
+    def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+        needed = predict(config, problem, device)
+        if needed > device.shared_bytes:
+            return f"{needed} bytes of shared memory, {device.shared_bytes} there"
+        return None
+
+    return Rule("shared-memory", check, (*TILE, "split_k", "num_warps", "num_stages", "switches"))
+
+
 TILE = ("block_m", "block_n", "block_k")
 THREADS = ("block_m", "block_n", "num_warps")
 
 POWER_OF_TWO = Rule("power-of-two", _power_of_two, (*TILE, "num_warps"))
 REGISTERS = Rule("registers", _registers, THREADS)
 
+PARTS = Rule("split-k", _parts, ("block_k", "split_k"))
 INDEX_RANGE = Rule("index-range", _index_range, (*TILE, "group_size", "split_k"))
 
 DOT_RULES = (
     INDEX_RANGE,
     Rule("smallest-dot", _smallest_dot, TILE),
     Rule("dtype-support", _dtype, ("variant",)),
-    Rule("split-k", _parts, ("block_k", "split_k")),
+    PARTS,
 )
 """What every tile that is multiplied with `tl.dot` must meet."""
 
@@ -186,7 +198,7 @@ TILE_RULES = (
     POWER_OF_TWO,
     *DOT_RULES,
     REGISTERS,
-    Rule("shared-memory", _shared, (*TILE, "split_k", "num_warps", "num_stages")),
+    shared_rule(shared_bytes),
 )
 """What a plain tile must meet to run."""
 

@@ -24,7 +24,7 @@ from tunekit.kernels.operands import dot_settings, split_workspace
 from tunekit.kernels.partials import partials_at_once, store_or_sum
 from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
-from tunekit.kernels.tma_rules import TMA_RULES, TMA_WORTH, deep_rule, shared_rule
+from tunekit.kernels.tma_rules import TMA_RULES, TMA_WORTH, deep_rule
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import VariantSpace
 
@@ -124,7 +124,7 @@ class TmaTiles:
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4, 5, 6, 7, 8),
         },
-        rules=(*TMA_RULES, rules.POWER_OF_TWO, rules.REGISTERS, shared_rule(shared_bytes)),
+        rules=(*TMA_RULES, rules.POWER_OF_TWO, rules.REGISTERS, rules.shared_rule(shared_bytes)),
         worth=(*TMA_WORTH, deep_rule(shared_bytes)),
     )
 

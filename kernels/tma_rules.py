@@ -6,7 +6,6 @@ of tiles and the parts of K matter only where there are waves to fill.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from tunekit.config import Config
@@ -30,9 +29,6 @@ MOST_WAVES = 8
 
 MOST_RESIDENTS = 2
 """Programs on a multiprocessor: more would only make each one's pipeline shorter."""
-
-SharedBytes = Callable[[Config, Problem, DeviceInfo], int]
-"""Predicts the shared memory of one program of a variant."""
 
 
 def programs(config: Config, problem: Problem) -> int:
@@ -121,21 +117,7 @@ def _waves(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return None
 
 
-def shared_rule(predict: SharedBytes) -> Rule:
-    """Return the rule that a program's shared memory must be there."""
-
-    def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-        needed = predict(config, problem, device)
-        if needed > device.shared_bytes:
-            return f"{needed} bytes of shared memory, {device.shared_bytes} there"
-        return None
-
-    return Rule(
-        "shared-memory", check, (*rules.TILE, "split_k", "num_warps", "num_stages", "switches")
-    )
-
-
-def deep_rule(predict: SharedBytes) -> Rule:
+def deep_rule(predict: rules.SharedBytes) -> Rule:
     """Return the rule that shared memory must not lie idle: it could hold more stages.
 
     The deepest pipeline that keeps as many programs on a multiprocessor is kept, and the one a
@@ -162,7 +144,7 @@ def deep_rule(predict: SharedBytes) -> Rule:
     )
 
 
-def residents_rule(predict: SharedBytes) -> Rule:
+def residents_rule(predict: rules.SharedBytes) -> Rule:
     """Return the rule for the switch `residents`: that many programs fit, and there is work."""
 
     def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
