@@ -6,8 +6,9 @@ What is read keeps its original provenance; that a row was imported stands besid
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -28,9 +29,11 @@ from tunekit.cache.queries import (
     select_rows,
 )
 from tunekit.cache.rows import (
+    KEY_FIELDS,
     DamagedRowError,
     read_config,
     read_device,
+    read_flag,
     read_key,
     read_measurement,
     read_provenance,
@@ -88,67 +91,59 @@ class StoredBaseline:
 
 def find_devices(connection: Connection) -> list[DeviceInfo]:
     """Return the devices, by slug."""
-    rows = connection.execute(DEVICES).all()
+    rows = select_rows(connection, DEVICES)
     return sorted(_readable("device", rows, read_device), key=lambda device: device.slug)
+
+
+class UnreadBest:
+    """A best as it stands in its row. A process that loads thousands asks for few of them."""
+
+    __slots__ = ("_reader", "_row")
+
+    def __init__(self, reader: _ResultReader, row: Sequence[Any]) -> None:
+        self._reader = reader
+        self._row = row
+
+    @property
+    def place(self) -> Sequence[Any]:
+        """The fields of the key, unchecked, in the order of `TuningKey`."""
+        return self._row[:KEY_END]
+
+    def read(self) -> Best | None:
+        """Return the row as a best, or None (and log why) if it is damaged."""
+        for stored in _readable("best", [self._row], self._reader.best):
+            return stored.shown()
+        return None
+
+
+def find_unread(connection: Connection, where: Where = EVERYWHERE) -> list[UnreadBest]:
+    """Return bests that are decoded when they are asked for, in no particular order."""
+    rows = select_rows(connection, BESTS, where)
+    reader = _ResultReader(connection)
+    return [UnreadBest(reader, row) for row in rows]
 
 
 def find_bests(connection: Connection, where: Where = EVERYWHERE) -> list[StoredBest]:
     """Return bests, sorted by key, then by compiler."""
     rows = select_rows(connection, BESTS, where)
-    environments = _environments(connection)
-
-    def read(row: Sequence[Any]) -> StoredBest:
-        key, measurement, provenance, imported = _read_result(row, environments)
-        choice, text, trials, space_size, count, vendor_id, *vendor = row[RESULT_END:]
-        best = Best(
-            key=key,
-            choice=_named(Choice, choice),
-            config=read_config(text),
-            measurement=read_measurement(measurement),
-            vendor=None if vendor_id is None else read_measurement(vendor),
-            trials=trials,
-            space_size=space_size,
-            provenance=provenance,
-            count=count,
-        )
-        return StoredBest(best, imported)
-
-    return sorted(_readable("best", rows, read), key=_best_order)
+    return sorted(_readable("best", rows, _ResultReader(connection).best), key=_best_order)
 
 
 def find_trials(connection: Connection, where: Where = EVERYWHERE) -> list[StoredTrial]:
     """Return trials in the order they were first stored."""
     rows = select_rows(connection, TRIALS, where)
-    environments = _environments(connection)
-
-    def read(row: Sequence[Any]) -> StoredTrial:
-        key, measurement, provenance, imported = _read_result(row, environments)
-        status_name, text, error = row[RESULT_END:]
-        status = _named(Status, status_name)
-        measured = read_measurement(measurement) if status is Status.OK else None
-        trial = Trial(read_config(text), status, measured, error)
-        return StoredTrial(key, trial, provenance, imported)
-
-    return _readable("trial", rows, read)
+    return _readable("trial", rows, _ResultReader(connection).trial)
 
 
 def find_baselines(connection: Connection, where: Where = EVERYWHERE) -> list[StoredBaseline]:
     """Return vendor measurements, in no particular order."""
     rows = select_rows(connection, BASELINES, where)
-    environments = _environments(connection)
-
-    def read(row: Sequence[Any]) -> StoredBaseline:
-        key, measurement, provenance, _ = _read_result(row, environments)
-        return StoredBaseline(
-            key, read_measurement(measurement), provenance, row[RESULT_END] is not None
-        )
-
-    return _readable("baseline", rows, read)
+    return _readable("baseline", rows, _ResultReader(connection).baseline)
 
 
 def find_misses(connection: Connection) -> dict[TuningKey, int]:
     """Return how often each key was missed, sorted by key."""
-    rows = connection.execute(MISSES).all()
+    rows = select_rows(connection, MISSES)
     return dict(sorted(_readable("miss", rows, lambda row: (read_key(row[:-1]), row[-1]))))
 
 
@@ -158,18 +153,55 @@ def count_trials(connection: Connection, key: TuningKey) -> dict[Status, int]:
     return dict(_readable("trial", rows, lambda row: (_named(Status, row[0]), int(row[1]))))
 
 
-def _read_result(
-    row: Sequence[Any], environments: Mapping[int, Sequence[str]]
-) -> tuple[TuningKey, Sequence[Any], Provenance, bool]:
-    """Read what all results have; the measurement stays columns, for it may be absent."""
-    source, origin, created_at, environment_id, imported = row[MEASUREMENT_END:RESULT_END]
-    provenance = read_provenance(source, origin, created_at, environments.get(environment_id))
-    return read_key(row[:KEY_END]), row[KEY_END:MEASUREMENT_END], provenance, imported
+class _ResultReader:
+    """Decodes rows of bests, trials and baselines, which share the environments of one store."""
 
+    def __init__(self, connection: Connection) -> None:
+        # Few, and read after the rows that name them.
+        self._environments = {row[0]: row[1:] for row in select_rows(connection, ENVIRONMENTS)}
+        self._provenances: dict[Sequence[Any], tuple[Provenance, bool]] = {}
 
-def _environments(connection: Connection) -> dict[int, Sequence[str]]:
-    """Return every environment by number: few, and read after the rows that name them."""
-    return {row[0]: row[1:] for row in connection.execute(ENVIRONMENTS)}
+    def best(self, row: Sequence[Any]) -> StoredBest:
+        provenance, imported = self._provenance(row)
+        choice, text, trials, space_size, count, vendor_id, *vendor = row[RESULT_END:]
+        best = Best(
+            key=read_key(row[:KEY_END]),
+            choice=_named(Choice, choice),
+            config=read_config(text),
+            measurement=read_measurement(row[KEY_END:MEASUREMENT_END]),
+            vendor=None if vendor_id is None else read_measurement(vendor),
+            trials=trials,
+            space_size=space_size,
+            provenance=provenance,
+            count=count,
+        )
+        return StoredBest(best, imported)
+
+    def trial(self, row: Sequence[Any]) -> StoredTrial:
+        provenance, imported = self._provenance(row)
+        status_name, text, error = row[RESULT_END:]
+        status, measured = _named(Status, status_name), None
+        if status is Status.OK:
+            measured = read_measurement(row[KEY_END:MEASUREMENT_END])
+        trial = Trial(read_config(text), status, measured, error)
+        return StoredTrial(read_key(row[:KEY_END]), trial, provenance, imported)
+
+    def baseline(self, row: Sequence[Any]) -> StoredBaseline:
+        provenance, _ = self._provenance(row)
+        measurement = read_measurement(row[KEY_END:MEASUREMENT_END])
+        in_use = row[RESULT_END] is not None
+        return StoredBaseline(read_key(row[:KEY_END]), measurement, provenance, in_use)
+
+    def _provenance(self, row: Sequence[Any]) -> tuple[Provenance, bool]:
+        """Return where a row comes from, and whether by a file."""
+        columns = row[MEASUREMENT_END:RESULT_END]
+        found = self._provenances.get(columns)
+        if found is None:
+            source, origin, created_at, environment_id, imported = columns
+            environment = self._environments.get(environment_id)
+            provenance = read_provenance(source, origin, created_at, environment)
+            found = self._provenances[columns] = provenance, read_flag(imported)
+        return found
 
 
 def _imported(provenance: Provenance) -> Provenance:
@@ -197,7 +229,7 @@ def _readable(
 
 
 def _best_order(stored: StoredBest) -> tuple[Any, ...]:
-    key = stored.best.key
-    sizes = (key.family, key.m, key.n, key.k, key.dtype, key.gpu, key.out_dtype, key.precision)
-    compiler = stored.best.provenance.fingerprint.compiler
-    return (*sizes, key.layout, key.aligned, key.scaling, key.batch, compiler)
+    return (*_fields_of(stored.best.key), stored.best.provenance.fingerprint.compiler)
+
+
+_fields_of = attrgetter(*KEY_FIELDS)  # comparing keys would make a tuple at each comparison

@@ -23,6 +23,7 @@ MAX_ERROR_TEXT = 4000
 
 DEVICE_FIELDS = tuple(field.name for field in fields(DeviceInfo))
 KEY_FIELDS = tuple(field.name for field in fields(TuningKey))
+_ALIGNED = KEY_FIELDS.index("aligned")
 MEASUREMENT_FIELDS = tuple(field.name for field in fields(Measurement))
 TIME_FIELDS = tuple(name for name in MEASUREMENT_FIELDS if name.endswith("_us"))
 VERSION_FIELDS = ("protocol", "tunekit", "triton", "torch", "driver", "device_name")
@@ -57,10 +58,23 @@ def read_key(values: Sequence[Any]) -> TuningKey:
     Raises:
         DamagedRowError: a column is not what a key may hold.
     """
+    plain = list(values)
+    plain[_ALIGNED] = read_flag(plain[_ALIGNED])
     try:
-        return TuningKey(*values)
+        return TuningKey(*plain)
     except ProblemError as error:
         raise DamagedRowError(f"the key: {error}") from error
+
+
+def read_flag(value: Any) -> bool:
+    """Read a yes or no, which SQLite keeps as 1 or 0.
+
+    Raises:
+        DamagedRowError: it is neither.
+    """
+    if value not in (0, 1):
+        raise DamagedRowError(f"{value!r} where only 0 or 1 may stand")
+    return bool(value)
 
 
 def read_device(values: Sequence[Any]) -> DeviceInfo:
@@ -149,17 +163,15 @@ def read_measurement(values: Sequence[Any]) -> Measurement:
     Raises:
         DamagedRowError: a column is null or not a number that a measurement could have.
     """
-    measurement = Measurement(*values)
-    times = values[: len(TIME_FIELDS)]
-    if not all(isinstance(time, float) and 0 < time < math.inf for time in times):
-        raise DamagedRowError(f"the times {tuple(times)}")
-    ratio = measurement.error_ratio
-    counted = isinstance(measurement.repetitions, int) and isinstance(measurement.protocol, str)
+    *times, repetitions, protocol, ratio, final, contended = values
+    for time in times:
+        if type(time) is not float or not 0 < time < math.inf:
+            raise DamagedRowError(f"the times {tuple(times)}")
+    counted = isinstance(repetitions, int) and isinstance(protocol, str)
     if not counted or not (ratio is None or isinstance(ratio, float)):
-        raise DamagedRowError(f"the {measurement}")
-    if measurement.final is None or measurement.contended is None:
-        raise DamagedRowError("the measurement: a mark is null")
-    return measurement
+        raise DamagedRowError(f"the measurement {tuple(values)}")
+    marks = {"final": read_flag(final), "contended": read_flag(contended)}
+    return Measurement(*values[: len(values) - len(marks)], **marks)
 
 
 def clean_error(error: str | None) -> str | None:

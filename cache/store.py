@@ -11,11 +11,13 @@ from tunekit.cache.location import default_location
 from tunekit.cache.opening import open_database
 from tunekit.cache.queries import Where
 from tunekit.cache.reading import (
+    UnreadBest,
     count_trials,
     find_bests,
     find_devices,
     find_misses,
     find_trials,
+    find_unread,
 )
 from tunekit.cache.rules import supersedes
 from tunekit.cache.writing import RowWriter
@@ -116,6 +118,11 @@ class Store:
         with self.database.reading() as connection:
             found = find_bests(connection, Where(gpu=gpu, family=family))
         return [stored.shown() for stored in found]
+
+    def unread_bests(self, *, gpu: str | None = None) -> list[UnreadBest]:
+        """Return the best rows, of one GPU kind, each to be decoded when it is asked for."""
+        with self.database.reading() as connection:
+            return find_unread(connection, Where(gpu=gpu))
 
     def best(self, key: TuningKey) -> list[Best]:
         """Return the best rows of a key: one for each compiler it was tuned under."""

@@ -62,21 +62,7 @@ class Problem:
     batch: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.family, str) or not self.family:
-            raise ProblemError(f"family must be the name of a kernel family, not {self.family!r}")
-        for name in ("m", "n", "k", "batch"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < MAX_SIZE:
-                raise ProblemError(f"{name} must be a whole number from 1 to 2^31-1, not {size!r}")
-        object.__setattr__(self, "dtype", canonical_dtype(self.dtype))
-        object.__setattr__(self, "out_dtype", canonical_dtype(self.out_dtype or self.dtype))
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("layout", self.layout, LAYOUTS)
-        _one_of("scaling", self.scaling, SCALINGS)
-        if not isinstance(self.aligned, bool):
-            raise ProblemError(f"aligned must be true or false, not {self.aligned!r}")
-        if self.precision != "ieee" and self.dtype != "float32":
-            raise ProblemError(f"precision {self.precision!r} is for float32, not {self.dtype}")
+        _check(self)
 
     @property
     def flops(self) -> int:
@@ -142,9 +128,7 @@ class TuningKey:
     def __post_init__(self) -> None:
         if not isinstance(self.gpu, str) or not self.gpu or len(self.gpu) > 200:
             raise ProblemError(f"gpu must be a device slug, not {self.gpu!r}")
-        problem = self.problem  # validates every other field
-        object.__setattr__(self, "dtype", problem.dtype)
-        object.__setattr__(self, "out_dtype", problem.out_dtype)
+        _check(self)
 
     @staticmethod
     def of(problem: Problem, gpu: str) -> TuningKey:
@@ -162,6 +146,25 @@ class TuningKey:
 
     def __str__(self) -> str:
         return f"{self.problem} on {self.gpu}"
+
+
+def _check(subject: Problem | TuningKey) -> None:
+    """Refuse a field that is not what a problem may have, and write dtypes by torch's names."""
+    if not isinstance(subject.family, str) or not subject.family:
+        raise ProblemError(f"family must be the name of a kernel family, not {subject.family!r}")
+    for name in ("m", "n", "k", "batch"):
+        size = getattr(subject, name)
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < MAX_SIZE:
+            raise ProblemError(f"{name} must be a whole number from 1 to 2^31-1, not {size!r}")
+    object.__setattr__(subject, "dtype", canonical_dtype(subject.dtype))
+    object.__setattr__(subject, "out_dtype", canonical_dtype(subject.out_dtype or subject.dtype))
+    _one_of("precision", subject.precision, PRECISIONS)
+    _one_of("layout", subject.layout, LAYOUTS)
+    _one_of("scaling", subject.scaling, SCALINGS)
+    if not isinstance(subject.aligned, bool):
+        raise ProblemError(f"aligned must be true or false, not {subject.aligned!r}")
+    if subject.precision != "ieee" and subject.dtype != "float32":
+        raise ProblemError(f"precision {subject.precision!r} is for float32, not {subject.dtype}")
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
