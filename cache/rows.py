@@ -170,8 +170,8 @@ def read_measurement(values: Sequence[Any]) -> Measurement:
     counted = isinstance(repetitions, int) and isinstance(protocol, str)
     if not counted or not (ratio is None or isinstance(ratio, float)):
         raise DamagedRowError(f"the measurement {tuple(values)}")
-    marks = {"final": read_flag(final), "contended": read_flag(contended)}
-    return Measurement(*values[: len(values) - len(marks)], **marks)
+    checked = (*times, repetitions, protocol, ratio, read_flag(final), read_flag(contended))
+    return Measurement(*checked)
 
 
 def clean_error(error: str | None) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tunekit.errors import ProblemError
+from tunekit.errors import ConfigError, ProblemError
 from tunekit.kernels.protocol import Family, KernelCall, Launch, Prepared, Variant
+from tunekit.trial import Fingerprint
 
 FAMILIES = ("matmul",)
 """The families there are. Their kernels, and Triton with them, load at first use."""
@@ -16,6 +17,7 @@ __all__ = [
     "Prepared",
     "Variant",
     "compiler_identity",
+    "current_fingerprint",
     "family",
 ]
 
@@ -38,3 +40,11 @@ def compiler_identity() -> str:
     from tunekit.kernels.fingerprint import compiler_identity as identity
 
     return identity()
+
+
+def current_fingerprint(family_name: str, variant: str) -> Fingerprint | None:
+    """Return the fingerprint of a variant as it is installed here, or None if there is none."""
+    try:
+        return family(family_name).fingerprint(variant)
+    except (ProblemError, ConfigError):
+        return None

@@ -10,7 +10,7 @@ import pytest
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.key import Problem, TuningKey
-from tunekit.lookup import RowTable, distance, how_to_tune
+from tunekit.lookup import DecodedRow, RowTable, distance, how_to_tune
 from tunekit.space import Violation
 from tunekit.trial import Best, Choice, Fingerprint, Grade, Measurement, Origin, Provenance
 
@@ -39,14 +39,17 @@ def row(
     return Best(TuningKey.of(of, gpu), choice, config, measurement, None, 10, 100, provenance)
 
 
-def table(*rows: Best, device=H200, legality=lambda config, problem, device: None) -> RowTable:
+def table(
+    *rows: Best, device=H200, versions=None, legality=lambda config, problem, device: None
+) -> RowTable:
     devices = {info.slug: info for info in (H200, TWIN, SLICE)}
     return RowTable(
-        rows,
+        map(DecodedRow, rows),
         devices,
         device=device,
         fingerprint=lambda family, variant: HERE if variant == "pointer" else None,
         legality=legality,
+        versions=versions,
     )
 
 
@@ -185,3 +188,182 @@ def test_rows_of_one_problem_come_best_first_and_what_was_replayed_last(imported
         random.Random(seed).shuffle(rows)
         found = [a.best.measurement.median_us for a in table(*rows).answers(problem(asked))]
         assert found == [9.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def told(answer) -> list[str]:
+    return [str(difference) for difference in answer.differences]
+
+
+TRITON_36 = "triton-3.6.0+ptxas-12.8.93"
+TRITON_39 = "triton-3.9.0+ptxas-12.9.86"
+
+
+def here_39(family: str, variant: str) -> Fingerprint:
+    return Fingerprint("source", TRITON_39)
+
+
+def test_an_exact_row_differs_in_nothing():
+    assert first(table(row(problem(16))), problem(16)).differences == ()
+
+
+def test_a_row_of_another_compiler_says_which_of_its_parts_changed():
+    old = row(problem(16), fingerprint=Fingerprint("source", TRITON_36))
+    answering = RowTable(
+        [DecodedRow(old)], {}, device=H200, fingerprint=here_39, legality=lambda *_: None
+    )
+    answer = first(answering, problem(16))
+    assert answer.grade is Grade.OTHER_COMPILER
+    assert told(answer) == ["triton 3.6.0 -> 3.9.0", "ptxas 12.8.93 -> 12.9.86"]
+
+
+def test_a_nearest_row_says_which_sizes_and_also_which_compiler_are_others():
+    other = row(problem(4096, n=2048), fingerprint=Fingerprint("source", "compiler-2"))
+    answer = first(table(other), problem(4000, n=2048))
+    assert answer.grade is Grade.NEAREST
+    assert told(answer)[0] == "m 4096 -> 4000"
+    assert [difference.field for difference in answer.differences] == ["m", "compiler"]
+
+
+def test_a_twins_row_says_which_product_it_is_from():
+    answer = first(table(row(problem(16), gpu=TWIN.slug)), problem(16))
+    assert told(answer) == ["gpu NVIDIA H200 NVL -> NVIDIA H200"]
+    near = first(table(row(problem(16), gpu=TWIN.slug)), problem(20))
+    assert near.grade is Grade.OTHER_GPU
+    assert told(near) == ["m 16 -> 20", "gpu NVIDIA H200 NVL -> NVIDIA H200"]
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [
+        ({}, []),
+        ({"torch": "2", "driver": "1"}, []),
+        ({"torch": "2.13.0", "driver": "1"}, ["torch 2 -> 2.13.0"]),
+        ({"torch": "2", "driver": "580.1"}, ["driver 1 -> 580.1"]),
+        ({"torch": "2", "driver": "unknown"}, []),
+    ],
+)
+def test_another_torch_or_driver_changes_no_grade_and_is_told(here, expected):
+    answer = first(table(row(problem(16)), versions=here), problem(16))
+    assert answer.grade is Grade.EXACT
+    assert told(answer) == expected
+
+
+def test_another_triton_is_another_compiler_and_a_version_it_does_not_know_is_none():
+    unknown = row(problem(16))
+    unknown = dataclasses.replace(
+        unknown, provenance=dataclasses.replace(unknown.provenance, driver="unknown", torch="")
+    )
+    answer = first(table(unknown, versions={"torch": "2", "driver": "1"}), problem(16))
+    assert (answer.grade, answer.differences) == (Grade.EXACT, ())
+
+
+@pytest.mark.parametrize("ratio", [None, 1.5])
+def test_a_row_whose_result_was_not_found_right_is_never_served(ratio):
+    doubtful = row(problem(16), median_us=1.0)
+    measurement = dataclasses.replace(doubtful.measurement, error_ratio=ratio)
+    doubtful = dataclasses.replace(doubtful, measurement=measurement)
+    assert first(table(doubtful), problem(16)) is None
+    assert first(table(doubtful), problem(20)) is None
+    good = row(problem(16), fingerprint=Fingerprint("source", "an older compiler"))
+    assert first(table(doubtful, good), problem(16)).best == good
+
+
+def test_every_answer_is_the_same_whatever_the_order_of_rows():
+    third = dataclasses.replace(H200, name="NVIDIA GH200 480GB")
+    devices = {info.slug: info for info in (H200, TWIN, third)}
+    old = Fingerprint("source", "an older compiler")
+    rows = [
+        row(problem(m, n=n), gpu=gpu.slug, fingerprint=mark, median_us=us)
+        for m, n in ((16, 4096), (8, 4096), (32, 4096), (16, 2048), (16, 8192), (11, 4096))
+        for gpu in (H200, TWIN, third)
+        for mark, us in ((HERE, 10.0), (old, 5.0))
+        if not (gpu is H200 and m == 16)
+    ]
+    found = set()
+    for seed in range(20):
+        random.Random(seed).shuffle(rows)
+        answering = RowTable(
+            map(DecodedRow, rows),
+            devices,
+            device=H200,
+            fingerprint=lambda family, variant: HERE,
+            legality=lambda *_: None,
+        )
+        found.add(tuple(answering.answers(problem(16))))
+    (answers,) = found
+    assert len(answers) == len(rows)
+
+
+def test_the_nearest_rule_holds_for_any_stream_of_sizes():
+    tuned = [row(problem(m)) for m in (16, 4096)]
+    answering = table(*tuned)
+    for asked in random.Random(7).sample(range(1, 20_000), 500):
+        near = [b for b in tuned if distance(b.key.problem, problem(asked)) <= 2]
+        near.sort(key=lambda b: distance(b.key.problem, problem(asked)))
+        answer = first(answering, problem(asked))
+        assert (answer and answer.best) == (near[0] if near else None)
+
+
+class Unreadable:
+    """A row that says where it belongs and cannot be decoded."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def read(self):
+        return None
+
+
+def test_a_damaged_row_is_passed_over_and_the_others_are_served():
+    good = DecodedRow(row(problem(16)))
+    bad_value, bad_sizes = (
+        Unreadable(good.place),
+        Unreadable(("matmul", None, "x", 1.5, *good.place[4:])),
+    )
+    answering = RowTable(
+        [bad_sizes, bad_value, good],
+        {},
+        device=H200,
+        fingerprint=lambda family, variant: HERE,
+        legality=lambda *_: None,
+    )
+    assert first(answering, problem(16)).best == good.best
+    assert first(answering, problem(17)).best == good.best
+
+
+def test_a_row_is_decoded_only_if_it_may_answer():
+    class Counting(DecodedRow):
+        reads = 0
+
+        def read(self):
+            Counting.reads += 1
+            return super().read()
+
+    rows = [
+        Counting(row(problem(m, dtype=t))) for m in range(1, 500) for t in ("float16", "bfloat16")
+    ]
+    answering = RowTable(
+        rows, {}, device=H200, fingerprint=lambda *_: HERE, legality=lambda *_: None
+    )
+    assert Counting.reads == 0
+    assert first(answering, problem(250)).grade is Grade.EXACT
+    assert Counting.reads == 1
+    assert first(answering, problem(600)).best.key.m == 499
+    assert Counting.reads == 2
+
+
+def test_two_gpus_of_one_machine_have_rows_of_their_own():
+    a10 = KNOWN_DEVICES["sm_86"]
+    tuned = row(problem(16), gpu=H200.slug)
+    devices = {info.slug: info for info in (H200, a10)}
+    ask = {"fingerprint": lambda *_: HERE, "legality": lambda *_: None}
+    first_gpu = RowTable([DecodedRow(tuned)], devices, device=H200, **ask)
+    second_gpu = RowTable([DecodedRow(tuned)], devices, device=a10, **ask)
+    assert first(first_gpu, problem(16)).grade is Grade.EXACT
+    assert first(second_gpu, problem(16)) is None
+
+
+def test_a_row_of_another_shape_never_counts_as_this_one():
+    tuned = table(row(problem(4096, n=4096, k=4096)))
+    assert first(tuned, problem(4096, n=8192, k=8192)).grade is Grade.NEAREST
+    assert first(tuned, problem(4096, n=16384, k=8192)) is None

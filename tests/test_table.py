@@ -29,6 +29,7 @@ def measured(median, spread=0.5):
         min_us=median,
         repetitions=50,
         protocol="test-1",
+        error_ratio=0.5,
     )
 
 
@@ -116,7 +117,8 @@ def test_a_row_without_a_vendor_has_neither_its_time_nor_a_ratio():
 )
 def test_the_grade_is_against_what_is_installed(stored, variant, expected):
     assert (
-        table.grade(best(fingerprint=stored, config=replace(CONFIG, variant=variant))) is expected
+        table.graded(best(fingerprint=stored, config=replace(CONFIG, variant=variant))).grade
+        is expected
     )
 
 
@@ -210,3 +212,23 @@ def test_a_name_cannot_drive_the_terminal():
     row = replace(row, provenance=replace(row.provenance, device_name="G\x1b[31mPU\nrow"))
     text = table.table(served_rows([row]), width=None)
     assert text.splitlines()[0] == "G?[31mPU?row (fake-sm90-132)"
+
+
+def test_a_row_made_otherwise_says_in_which_field():
+    rows = served_rows([best(64, fingerprint=replace(CURRENT, compiler="triton-old")), best(128)])
+    assert rows[0].to_dict()["differences"] == [{"field": "triton", "stored": "old", "here": "now"}]
+    assert rows[1].to_dict()["differences"] == []
+    text = table.table(rows, width=None)
+    assert "other-compiler, triton old -> now: 1 of 2 rows" in text
+    (changed,) = served_rows([best(fingerprint=replace(CURRENT, source="before"))])
+    assert "other-source, kernel pointer before -> source-now" in table.table([changed], width=None)
+
+
+def test_a_row_never_verified_is_shown_last_and_said_to_be_unserved():
+    doubtful = best(triton=1.0)
+    doubtful = replace(doubtful, measurement=replace(doubtful.measurement, error_ratio=None))
+    old = best(fingerprint=replace(CURRENT, compiler="triton-old"))
+    assert [row.best for row in served_rows([doubtful, old])] == [old]
+    (row,) = served_rows([doubtful])
+    assert row.to_dict()["verified"] is False
+    assert "never verified: 1 of 1 rows" in table.table([row], width=None)

@@ -2,19 +2,22 @@
 
 The ladder: the problem's own row, built by this compiler or by another; the nearest tuned problem
 of this GPU whose config is legal here; the same two from a GPU of the same architecture and
-number of multiprocessors. A row whose kernel has since changed is never served. Everything is
-decided by the rows alone, so every process with the same store answers the same.
+number of multiprocessors. A row whose kernel has since changed is never served, nor one whose
+result was never checked. Everything is decided by the rows alone, whatever their order, so every
+process with the same store answers the same.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
+from tunekit.differences import Difference, compiler_differences, version_differences
 from tunekit.key import Problem, TuningKey
 from tunekit.space import Legality
 from tunekit.trial import Best, Fingerprint, Grade
@@ -22,13 +25,44 @@ from tunekit.trial import Best, Fingerprint, Grade
 FARTHEST = 2.0
 """How far a nearest row may be: M, N and K together off by a factor of 2 to this power."""
 
+Sizes = tuple[int, int, int]
+Kind = tuple[Any, ...]
+
+
+class StoredRow(Protocol):
+    """A best row that may not have been decoded yet."""
+
+    @property
+    def place(self) -> Sequence[Any]:
+        """The fields of its key, unchecked, in the order of `TuningKey`."""
+
+    def read(self) -> Best | None:
+        """Return it as a best, or None if it is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRow:
+    """A best at hand, as a row."""
+
+    best: Best
+
+    @property
+    def place(self) -> Sequence[Any]:
+        """The fields of its key."""
+        return tuple(self.best.key.to_dict().values())
+
+    def read(self) -> Best:
+        """Return the best."""
+        return self.best
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A stored row that may serve a problem, and its grade."""
+    """A stored row that may serve a problem, its grade, and every field in which it differs."""
 
     best: Best
     grade: Grade
+    differences: tuple[Difference, ...] = ()
 
 
 def grade_of(best: Best, current: Fingerprint) -> Grade:
@@ -39,89 +73,28 @@ def grade_of(best: Best, current: Fingerprint) -> Grade:
     return Grade.EXACT if found.compiler == current.compiler else Grade.OTHER_COMPILER
 
 
+def is_verified(best: Best) -> bool:
+    """Say whether the row's result was compared with the reference and found right."""
+    ratio = best.measurement.error_ratio
+    return ratio is not None and ratio <= 1
+
+
 def distance(a: Problem, b: Problem) -> float:
     """Return how far two problems' sizes are apart: the sum of |log2| of the three ratios."""
-    sizes = ((a.m, b.m), (a.n, b.n), (a.k, b.k))
-    return sum(abs(math.log2(mine / theirs)) for mine, theirs in sizes)
+    return _apart((a.m, a.n, a.k), (b.m, b.n, b.k))
 
 
-def order_of(best: Best, grade: Grade) -> tuple[int, bool, float, Config]:
-    """Return what sorts the rows of one key: the lowest is served first."""
-    return list(Grade).index(grade), best.replayed, best.measurement.median_us, best.config
+def order_of(best: Best, grade: Grade) -> tuple[bool, int, bool, float, Config, str, str]:
+    """Return what sorts the rows of one problem: the lowest is served first."""
+    rank = list(Grade).index(grade)
+    compiler = best.provenance.fingerprint.compiler
+    median = best.measurement.median_us
+    unverified = not is_verified(best)
+    return unverified, rank, best.replayed, median, best.config, best.key.gpu, compiler
 
 
-class RowTable:
-    """The rows a process serves from, indexed for its GPU."""
-
-    def __init__(
-        self,
-        rows: Iterable[Best],
-        devices: Mapping[str, DeviceInfo],
-        *,
-        device: DeviceInfo,
-        fingerprint: Callable[[str, str], Fingerprint | None],
-        legality: Legality,
-    ) -> None:
-        """Index rows for `device`.
-
-        `fingerprint` gives the current one of a family's variant, or None if there is no such
-        variant; `legality` is asked before any row is served.
-        """
-        self._device = device
-        self._fingerprint = fingerprint
-        self._legality = legality
-        self._own: dict[Problem, list[Best]] = {}
-        self._twins: dict[Problem, list[Best]] = {}
-        for row in rows:
-            if row.key.gpu == device.slug:
-                self._own.setdefault(row.key.problem, []).append(row)
-            elif _same_silicon(devices.get(row.key.gpu), device):
-                self._twins.setdefault(row.key.problem, []).append(row)
-
-    def answers(self, problem: Problem) -> Iterator[Answer]:
-        """Yield the rows that may serve a problem, best grade first, each checked to be legal."""
-        yield from self._ranked(self._own.get(problem, ()), problem)
-        yield from self._nearest(self._own, problem, Grade.NEAREST)
-        for answer in self._ranked(self._twins.get(problem, ()), problem):
-            yield Answer(answer.best, Grade.OTHER_GPU)
-        yield from self._nearest(self._twins, problem, Grade.OTHER_GPU)
-
-    def _ranked(self, rows: Iterable[Best], problem: Problem) -> list[Answer]:
-        """Return those of one key's rows that may serve a problem, the best first."""
-        found = [
-            Answer(row, grade)
-            for row in rows
-            if (grade := self._serveable(row, problem)) is not None
-        ]
-        return sorted(found, key=lambda answer: order_of(answer.best, answer.grade))
-
-    def _nearest(
-        self, table: dict[Problem, list[Best]], problem: Problem, grade: Grade
-    ) -> Iterator[Answer]:
-        near = sorted(
-            (apart, other)
-            for other in table
-            if other != problem and _same_kind(other, problem)
-            if (apart := distance(other, problem)) <= FARTHEST
-        )
-        for _, other in near:
-            for answer in self._ranked(table[other], problem):
-                yield Answer(answer.best, grade)
-
-    def _serveable(self, row: Best, problem: Problem) -> Grade | None:
-        """Return a row's grade if its config may run for the problem here, else None."""
-        current = self._fingerprint(row.key.family, row.config.variant)
-        if current is None:
-            return None
-        grade = grade_of(row, current)
-        if grade is Grade.OTHER_SOURCE:
-            return None
-        if self._legality(row.config, problem, self._device) is not None:
-            return None
-        return grade
-
-
-def _same_silicon(other: DeviceInfo | None, device: DeviceInfo) -> bool:
+def same_silicon(other: DeviceInfo | None, device: DeviceInfo) -> bool:
+    """Say whether what was tuned on another kind of GPU may stand in for `device`."""
     return (
         other is not None
         and other.arch == device.arch
@@ -129,12 +102,108 @@ def _same_silicon(other: DeviceInfo | None, device: DeviceInfo) -> bool:
     )
 
 
-def _same_kind(a: Problem, b: Problem) -> bool:
-    """Say whether two problems differ in nothing but their sizes."""
-    return _kind(a) == _kind(b)
+class RowTable:
+    """The rows a process serves from, indexed for its GPU. A row is read when it may answer."""
+
+    def __init__(
+        self,
+        rows: Iterable[StoredRow],
+        devices: Mapping[str, DeviceInfo],
+        *,
+        device: DeviceInfo,
+        fingerprint: Callable[[str, str], Fingerprint | None],
+        legality: Legality,
+        versions: Mapping[str, str] | None = None,
+    ) -> None:
+        """Index rows for `device`.
+
+        `fingerprint` gives the current one of a family's variant, or None if there is no such
+        variant; `legality` is asked before any row is served; `versions` are those of torch and
+        the driver here, where known: they change no grade and are named where they differ.
+        """
+        self._devices = devices
+        self._device = device
+        self._fingerprint = fingerprint
+        self._legality = legality
+        self._versions = versions or {}
+        self._own: dict[Kind, dict[Sizes, list[StoredRow]]] = {}
+        self._twins: dict[Kind, dict[Sizes, list[StoredRow]]] = {}
+        twins = {slug for slug, other in devices.items() if same_silicon(other, device)}
+        for row in rows:
+            family, m, n, k, dtype, gpu, *rest = row.place
+            if gpu == device.slug:
+                table = self._own
+            elif gpu in twins:
+                table = self._twins
+            else:
+                continue
+            of_kind = table.setdefault((family, dtype, *rest), {})
+            of_kind.setdefault((m, n, k), []).append(row)
+
+    def answers(self, problem: Problem) -> Iterator[Answer]:
+        """Yield the rows that may serve a problem, best grade first, each checked to be legal."""
+        sizes = problem.m, problem.n, problem.k
+        own = self._own.get(_kind(problem), {})
+        twins = self._twins.get(_kind(problem), {})
+        yield from self._ranked(own.get(sizes, ()), problem, None)
+        yield from self._nearest(own, problem, Grade.NEAREST)
+        yield from self._ranked(twins.get(sizes, ()), problem, Grade.OTHER_GPU)
+        yield from self._nearest(twins, problem, Grade.OTHER_GPU)
+
+    def _ranked(
+        self, rows: Iterable[StoredRow], problem: Problem, grade: Grade | None
+    ) -> Iterator[Answer]:
+        """Yield those of one key's rows that may serve a problem, the best first."""
+        found = [
+            (order_of(best, own_grade), best)
+            for row in rows
+            if (best := row.read()) is not None
+            if (own_grade := self._serveable(best, problem)) is not None
+        ]
+        for order, best in sorted(found, key=lambda pair: pair[0]):
+            differences = tuple(self._differences(best, problem))
+            yield Answer(best, grade or list(Grade)[order[1]], differences)
+
+    def _nearest(
+        self, of_kind: Mapping[Sizes, list[StoredRow]], problem: Problem, grade: Grade
+    ) -> Iterator[Answer]:
+        asked = problem.m, problem.n, problem.k
+        near = sorted(
+            (apart, sizes)
+            for sizes in of_kind
+            if sizes != asked and _are_sizes(sizes)
+            if (apart := _apart(sizes, asked)) <= FARTHEST
+        )
+        for _, sizes in near:
+            yield from self._ranked(of_kind[sizes], problem, grade)
+
+    def _serveable(self, best: Best, problem: Problem) -> Grade | None:
+        """Return a row's grade if its config may run for the problem here, else None."""
+        current = self._fingerprint(best.key.family, best.config.variant)
+        if current is None or not is_verified(best):
+            return None
+        grade = grade_of(best, current)
+        if grade is Grade.OTHER_SOURCE:
+            return None
+        if self._legality(best.config, problem, self._device) is not None:
+            return None
+        return grade
+
+    def _differences(self, best: Best, problem: Problem) -> Iterator[Difference]:
+        key = best.key
+        for name in ("m", "n", "k"):
+            if getattr(key, name) != getattr(problem, name):
+                yield Difference(name, str(getattr(key, name)), str(getattr(problem, name)))
+        if key.gpu != self._device.slug:
+            yield Difference("gpu", self._devices[key.gpu].name, self._device.name)
+        current = self._fingerprint(key.family, best.config.variant)
+        if current is not None:
+            yield from compiler_differences(best.provenance.fingerprint.compiler, current.compiler)
+        yield from version_differences(best.provenance, self._versions)
 
 
-def _kind(problem: Problem) -> tuple[object, ...]:
+def _kind(problem: Problem) -> Kind:
+    """Return all that two problems must share for one to stand in for the other."""
     return (
         problem.family,
         problem.dtype,
@@ -145,6 +214,15 @@ def _kind(problem: Problem) -> tuple[object, ...]:
         problem.scaling,
         problem.batch,
     )
+
+
+def _are_sizes(sizes: Sequence[Any]) -> bool:
+    """Say whether these are numbers, as a damaged row's need not be."""
+    return all(isinstance(size, int) and size > 0 for size in sizes)
+
+
+def _apart(a: Sizes, b: Sizes) -> float:
+    return sum(abs(math.log2(mine / theirs)) for mine, theirs in zip(a, b, strict=True))
 
 
 def how_to_tune(key: TuningKey, location: str) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
-from tunekit.errors import ProblemError, RecordingError
-from tunekit.kernels import family
+from tunekit.errors import RecordingError
+from tunekit.kernels import current_fingerprint
 from tunekit.key import Problem
 from tunekit.recording import RecordedProblem, Recording
 from tunekit.runner import Finals
@@ -33,12 +33,8 @@ def shipped_recordings() -> list[Path]:
 
 def current_source(family_name: str, variant: str) -> str | None:
     """Return the source hash of a kernel variant as installed, or None if there is none."""
-    try:
-        found = family(family_name)
-    except ProblemError:
-        return None
-    known = {v.name for v in found.variants}
-    return found.fingerprint(variant).source if variant in known else None
+    found = current_fingerprint(family_name, variant)
+    return None if found is None else found.source
 
 
 class ReplayRunner:

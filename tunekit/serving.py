@@ -22,12 +22,12 @@ import torch
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES, DeviceInfo, detect
 from tunekit.errors import DeviceError, MissError, NoStoreError, StoreError
-from tunekit.kernels import FAMILIES, family
+from tunekit.kernels import current_fingerprint, family
 from tunekit.kernels.operands import describe, interpreting
 from tunekit.key import Problem, TuningKey
-from tunekit.lookup import Answer, RowTable, how_to_tune
+from tunekit.lookup import Answer, RowTable, StoredRow, how_to_tune, same_silicon
 from tunekit.space import Violation
-from tunekit.trial import Best, Choice, Fingerprint, Grade
+from tunekit.trial import Choice, Grade
 
 logger = logging.getLogger(__name__)
 
@@ -143,34 +143,32 @@ def _device_info(place: torch.device, backend: str) -> DeviceInfo:
 
 
 def _read_table(device: DeviceInfo) -> tuple[DeviceInfo, RowTable, str]:
-    """Read every row once. A store that cannot be read leaves an empty table and one warning."""
+    """Read every row that may answer on a device, once.
+
+    A store that cannot be read leaves an empty table and one warning.
+    """
     from tunekit.cache import Store, default_location
 
     location = "the default cache"
-    rows: list[Best] = []
+    rows: list[StoredRow] = []
     devices: dict[str, DeviceInfo] = {}
     try:
         where = default_location()
         location = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", where)
         with Store.open(where, create=False) as store:
-            rows = store.bests()
             devices = {info.slug: info for info in store.devices()}
+            for slug, other in devices.items():
+                if slug == device.slug or same_silicon(other, device):
+                    rows.extend(store.unread_bests(gpu=slug))
     except NoStoreError as error:
         logger.info("%s", error)
     except StoreError as error:
         logger.warning("tunekit goes on without its cache: %s", error)
     table = RowTable(
-        rows, devices, device=device, fingerprint=_current_fingerprint, legality=_legality
-    )
+        rows, devices, device=device, fingerprint=current_fingerprint, legality=_legality,
+        versions={"torch": torch.__version__},
+    )  # fmt: skip
     return device, table, location
-
-
-def _current_fingerprint(family_name: str, variant: str) -> Fingerprint | None:
-    if family_name not in FAMILIES:
-        return None
-    kernels = family(family_name)
-    known = any(variant == one.name for one in kernels.variants)
-    return kernels.fingerprint(variant) if known else None
 
 
 def _legality(config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunekit.errors import TunekitError
+from tunekit.differences import Difference, fingerprint_differences
+from tunekit.kernels import current_fingerprint
 from tunekit.key import TuningKey
-from tunekit.lookup import grade_of, order_of
+from tunekit.lookup import grade_of, is_verified, order_of
 from tunekit.trial import Best, Choice, Grade, Measurement
 
 SCHEMA = 1
@@ -32,10 +34,12 @@ _RIGHT = {2, 3, 4, 5}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A key's best with its grade against the kernels and the compiler that are installed."""
+    """A key's best, graded against the kernels and the compiler that are installed."""
 
     best: Best
     grade: Grade
+    differences: tuple[Difference, ...] = ()
+    """In which fields the row differs from what is installed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as the plain data of `show --json`. Times are in microseconds."""
@@ -66,18 +70,17 @@ class Row:
             "scaling": key.scaling,
             "batch": key.batch,
             "count": best.count,
+            "verified": is_verified(best),
+            "differences": [difference.to_dict() for difference in self.differences],
         }
 
 
-def grade(best: Best) -> Grade:
+def graded(best: Best) -> Row:
     """Grade a stored row for the kernels and the compiler that are installed here."""
-    from tunekit.kernels import family
-
-    try:
-        current = family(best.key.family).fingerprint(best.config.variant)
-    except TunekitError:
-        return Grade.OTHER_SOURCE  # a kernel that this version does not have
-    return grade_of(best, current)
+    current = current_fingerprint(best.key.family, best.config.variant)
+    # Without a kernel of that name there is none that the row could be for.
+    grade = Grade.OTHER_SOURCE if current is None else grade_of(best, current)
+    return Row(best, grade, tuple(fingerprint_differences(best, current)))
 
 
 def served_rows(bests: Iterable[Best]) -> list[Row]:
@@ -87,7 +90,7 @@ def served_rows(bests: Iterable[Best]) -> list[Row]:
     """
     rows: dict[TuningKey, Row] = {}
     for best in bests:
-        row = Row(best, grade(best))
+        row = graded(best)
         other = rows.get(best.key)
         if other is None or order_of(best, row.grade) < order_of(other.best, other.grade):
             rows[best.key] = row
@@ -168,6 +171,15 @@ def _lines(rows: Sequence[Row], width: int | None) -> list[str]:
     return lines
 
 
+def _misfit(row: Row) -> str:
+    """Say how a row does not fit what is installed: `other-compiler, triton 3.6.0 -> 3.9.0`."""
+    if not is_verified(row.best):
+        return "not served, for their results were never verified"
+    if row.grade is Grade.EXACT:
+        return ""
+    return _printable(", ".join([row.grade.value, *map(str, row.differences)]))
+
+
 def _footer(rows: Sequence[Row]) -> list[str]:
     ratios = [row.best.ratio for row in rows if row.best.ratio is not None]
     lines = []
@@ -178,6 +190,9 @@ def _footer(rows: Sequence[Row]) -> list[str]:
             f"{geometric_mean(ratios):.3f}"
         )
         lines.append(f"problems: {len(rows)}, Triton chosen for {triton}")
+    for text, count in Counter(map(_misfit, rows)).items():
+        if text:
+            lines.append(f"{text}: {count} of {len(rows)} rows")
     replayed = sum(row.best.replayed for row in rows)
     if replayed:
         lines.append(
