@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.device import KNOWN_DEVICES, DeviceInfo, describe, detect, driver_version
+from tunekit.device import (
+    KNOWN_DEVICES,
+    DeviceInfo,
+    describe,
+    detect,
+    driver_version,
+    product_slug,
+)
 from tunekit.errors import DeviceError
+from tunekit.recording import Recording
+from tunekit.replay import shipped_recordings
 
 H200 = KNOWN_DEVICES["sm_90"]
 
@@ -45,6 +54,76 @@ SLUGS = [
 @pytest.mark.parametrize(("device", "slug"), SLUGS, ids=[slug for _, slug in SLUGS])
 def test_the_slug_of_a_device(device, slug):
     assert device.slug == slug
+
+
+# Every line is one kind of product, under each of the names it is known by.
+ONE_PRODUCT = {
+    "nvidia-h200": ["NVIDIA H200", "H200", "nvidia h200", "NVIDIA® H200™", "NVIDIA(R) H200(TM) ",
+                    "NVIDIA Corporation H200"],
+    "nvidia-h200-nvl": ["NVIDIA H200 NVL", "H200-NVL"],
+    "nvidia-h100-80gb-hbm3": ["NVIDIA H100 80GB HBM3", "NVIDIA H100 SXM5 80GB", "H100 80 GB HBM3",
+                              "NVIDIA H100 80GB SXM5"],
+    "nvidia-h100-pcie": ["NVIDIA H100 PCIe", "H100 PCIe", "NVIDIA H100 PCIE",
+                         "NVIDIA H100 80GB PCIe"],
+    "nvidia-h100-nvl": ["NVIDIA H100 NVL"],
+    "nvidia-gh200-480gb": ["NVIDIA GH200 480GB", "GH200 480GB", "GH200 480 GB"],
+    "nvidia-a100-sxm4-80gb": ["NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB", "NVIDIA A100 SXM4 80GB"],
+    "nvidia-a100-sxm4-40gb": ["NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"],
+    "nvidia-a100-80gb-pcie": ["NVIDIA A100 80GB PCIe", "A100 80GB PCIe", "NVIDIA A100-PCIE-80GB"],
+    "nvidia-a100-pcie-40gb": ["NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"],
+    "nvidia-a100-sxm4-80gb-mig-3g-40gb": ["NVIDIA A100-SXM4-80GB MIG 3g.40gb"],
+    "nvidia-a100-sxm4-80gb-mig-1g-10gb": ["NVIDIA A100-SXM4-80GB MIG 1g.10gb"],
+    "grid-a100-40c": ["GRID A100-40C", "NVIDIA GRID A100-40C"],
+    "nvidia-a100-40c": ["NVIDIA A100-40C"],
+    "nvidia-a10": ["NVIDIA A10", "A10"],
+    "nvidia-a10g": ["NVIDIA A10G", "A10G"],
+    "nvidia-l4": ["NVIDIA L4", "L4"],
+    "nvidia-l40s": ["NVIDIA L40S"],
+    "tesla-v100-sxm2-16gb": ["Tesla V100-SXM2-16GB", "NVIDIA Tesla V100-SXM2-16GB"],
+    "tesla-v100-sxm2-32gb": ["Tesla V100-SXM2-32GB"],
+    "tesla-v100-sxm2-32gb-ls": ["Tesla V100-SXM2-32GB-LS"],
+    "tesla-v100-pcie-32gb": ["Tesla V100-PCIE-32GB"],
+    "tesla-t4": ["Tesla T4", "NVIDIA Tesla T4", "NVIDIA T4", "T4"],
+    "quadro-rtx-6000": ["Quadro RTX 6000", "NVIDIA Quadro RTX 6000"],
+    "nvidia-geforce-rtx-4090": ["NVIDIA GeForce RTX 4090", "GeForce RTX 4090", "GeForce RTX™ 4090"],
+    "nvidia-geforce-rtx-4090-d": ["NVIDIA GeForce RTX 4090 D", "GeForce RTX 4090 D"],
+    "nvidia-geforce-rtx-4090-laptop-gpu": ["NVIDIA GeForce RTX 4090 Laptop GPU"],
+    "nvidia-rtx-6000-ada-generation": ["NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada Generation"],
+    "nvidia-titan-rtx": ["NVIDIA TITAN RTX", "TITAN RTX"],
+    "nvidia-b200": ["NVIDIA B200", "B200"],
+    "nvidia-gb200": ["NVIDIA GB200", "GB200"],
+    "nvidia-graphics-device": ["NVIDIA Graphics Device", "Graphics Device"],
+    "amd-instinct-mi300x": ["AMD Instinct MI300X", "Instinct MI300X", "MI300X",
+                            "AMD Instinct™ MI300X"],
+    "amd-instinct-mi300x-vf": ["AMD Instinct MI300X VF"],
+    "amd-instinct-mi300x-oam": ["AMD Instinct MI300X OAM"],
+    "amd-instinct-mi250x-mi250": ["AMD Instinct MI250X/MI250", "AMD Instinct MI250X / MI250"],
+    "amd-radeon-graphics": ["AMD Radeon Graphics"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("product", ONE_PRODUCT)
+def test_a_product_has_one_slug_however_its_name_is_spelled(product):
+    assert {name: product_slug(name) for name in ONE_PRODUCT[product]} == dict.fromkeys(
+        ONE_PRODUCT[product], product
+    )
+
+
+@given(st.sampled_from([name for names in ONE_PRODUCT.values() for name in names]), st.data())
+def test_case_spaces_and_trademark_signs_say_nothing(name, data):
+    noise = st.sampled_from(["  ", " \u2122 ", "(R) ", "_", " (tm) "])
+    noisy = "".join(data.draw(noise) if letter == " " else letter for letter in name)
+    assert product_slug(noisy.swapcase()) == product_slug(name)
+
+
+@given(st.text())
+def test_a_slug_is_the_slug_of_itself(name):
+    assert product_slug(product_slug(name)) == product_slug(name)
+
+
+def test_the_slug_of_the_shipped_recording_and_of_what_was_tuned_from_it_stays():
+    for path in shipped_recordings():
+        assert Recording.load(path).device.slug == "nvidia-h200-sm90-132"
 
 
 @given(st.text(), st.integers(1, 1000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,9 +33,11 @@ class DeviceInfo:
     def slug(self) -> str:
         """Name of the GPU kind in keys and files: product, architecture, multiprocessors.
 
-        A MIG slice or a cut-down card has another number of multiprocessors, and so another slug.
+        A MIG slice or a cut-down card has another number of multiprocessors, and so another slug;
+        cards of one chip that differ in form, memory or power (SXM, PCIe, NVL, Laptop, D) have
+        another product name. See `product_slug` for what counts as the same name.
         """
-        product = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "gpu"
+        product = product_slug(self.name)
         return f"{product}-{self.arch.replace('_', '')}-{self.multiprocessors}"
 
     @property
@@ -42,6 +45,53 @@ class DeviceInfo:
         """Compute capability of a CUDA device as Triton writes it (90 for 9.0), else 0."""
         found = re.fullmatch(r"sm_(\d+)a?", self.arch)
         return int(found.group(1)) if found else 0
+
+
+_MARKS = re.compile(r"[\u00a9\u00ae\u2122\u2120]|\((?:r|c|tm|sm)\)", re.IGNORECASE)
+_MAKER = re.compile(r"^((nvidia|amd)(-corporation|-inc)?-)+")
+_SIZE = re.compile(r"\b(\d+)-(?=gb\b)")
+_MAKES = (
+    (re.compile(r"(geforce|gtx|rtx|titan|[abhl]\d|g[hb]\d|graphics-device)"), "nvidia-"),
+    (re.compile(r"(instinct|radeon)"), "amd-"),
+    (re.compile(r"mi\d{3}"), "amd-instinct-"),
+)
+_SPELLINGS = {
+    "nvidia-a100-pcie-80gb": "nvidia-a100-80gb-pcie",
+    "nvidia-h100-sxm5-80gb": "nvidia-h100-80gb-hbm3",
+    "nvidia-h100-80gb-sxm5": "nvidia-h100-80gb-hbm3",
+    "nvidia-h100-sxm-80gb": "nvidia-h100-80gb-hbm3",
+    "nvidia-h100-pcie-80gb": "nvidia-h100-pcie",
+    "nvidia-h100-80gb-pcie": "nvidia-h100-pcie",
+    "nvidia-t4": "tesla-t4",
+    "t4": "tesla-t4",
+}
+"""Products that go by two names; the second is the one that current drivers report."""
+
+
+@functools.lru_cache(maxsize=256)
+def product_slug(name: str) -> str:
+    """Return a product's name as it stands in slugs: the same for any spelling of one product.
+
+    The rule. Case, spaces, punctuation and trademark signs say nothing. Nor does the maker: drivers
+    before 470 left out `NVIDIA`, so it is put before what is a product of theirs, and left out
+    before the brands (Tesla, Quadro, GRID) that drivers still report without it. A few products go
+    by two names, which `_SPELLINGS` lists.
+
+    Every other word counts. A needless difference costs little, since rows of a GPU with the same
+    architecture and number of multiprocessors are served at grade `other-gpu`. To take two
+    products for one would serve, as exact, times from another memory or power limit. So a virtual
+    function (`MI300X VF`), a vGPU profile (`GRID A100-40C`), `OAM` and `LS` have their own slugs.
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", _MARKS.sub(" ", name).lower()).strip("-")
+    words = _SIZE.sub(r"\1", words)
+    maker, bare = _MAKER.match(words), _MAKER.sub("", words)
+    if bare.startswith(("tesla-", "quadro-", "grid-")):
+        words = bare
+    elif maker is not None:
+        words = f"{maker.group(2)}-{bare}"
+    else:
+        words = next((make + bare for rule, make in _MAKES if rule.match(bare)), bare)
+    return _SPELLINGS.get(words, words) or "gpu"
 
 
 _KB = 1024
