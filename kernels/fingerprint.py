@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import os
 import textwrap
 from typing import Any
 
@@ -44,10 +45,34 @@ def _text(function: Any) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+CODE_SWITCHES = (
+    "DISABLE_LLVM_OPT",
+    "DISABLE_PTXAS_OPT",
+    "PTXAS_OPTIONS",
+    "TRITON_DEBUG",
+    "TRITON_DEFAULT_FP_FUSION",
+    "TRITON_ENABLE_ASAN",
+    "TRITON_F32_DEFAULT",
+    "TRITON_FORCE_DISABLE_FP_FUSION",
+    "TRITON_HIP_USE_ASYNC_COPY",
+    "TRITON_HIP_USE_BLOCK_PINGPONG",
+    "TRITON_HIP_USE_IN_THREAD_TRANSPOSE",
+    "TRITON_INSTRUMENTATION_MODE",
+    "TRITON_KERNEL_OVERRIDE",
+    "TRITON_OVERRIDE_ARCH",
+)
+"""Environment variables of Triton's that change the code it makes of one kernel."""
+
+
 @functools.cache
 def compiler_identity() -> str:
-    """Name the compiler: Triton's version and, where one is bundled, that of ptxas."""
-    return f"triton-{triton.__version__}{_ptxas()}"
+    """Name the compiler: Triton's version, that of its ptxas, and what is set of `CODE_SWITCHES`.
+
+    Triton with a switch set is another compiler. The switches are read once, at first use.
+    """
+    settings = {name: os.environ.get(name, "") for name in CODE_SWITCHES}
+    switches = "".join(f"+{name}-{value}" for name, value in settings.items() if value)
+    return f"triton-{triton.__version__}{_ptxas()}{switches}"
 
 
 def _ptxas() -> str:

@@ -6,9 +6,17 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
 import triton
 
-from tunekit.kernels.fingerprint import compiler_identity, fingerprint, source_hash
+from tunekit.differences import compiler_differences
+from tunekit.kernels import current_fingerprint
+from tunekit.kernels.fingerprint import (
+    CODE_SWITCHES,
+    compiler_identity,
+    fingerprint,
+    source_hash,
+)
 from tunekit.kernels.pointer import pointer_kernel
 
 SOURCE = """
@@ -59,3 +67,37 @@ def test_the_compiler_is_named_with_its_version():
     identity = compiler_identity()
     assert identity.startswith(f"triton-{triton.__version__}")
     assert fingerprint((pointer_kernel,)).compiler == identity
+
+
+@pytest.fixture
+def fresh_identity(monkeypatch):
+    for name in CODE_SWITCHES:
+        monkeypatch.delenv(name, raising=False)
+    compiler_identity.cache_clear()
+    yield monkeypatch
+    compiler_identity.cache_clear()
+
+
+@pytest.mark.parametrize("switch", CODE_SWITCHES)
+def test_a_switch_that_changes_the_code_makes_another_compiler(fresh_identity, switch):
+    plain = compiler_identity()
+    assert "+TRITON" not in plain
+    compiler_identity.cache_clear()
+    fresh_identity.setenv(switch, "1")
+    switched = compiler_identity()
+    told = [str(difference) for difference in compiler_differences(plain, switched)]
+    assert told == [f"{switch} none -> 1"]
+
+
+def test_a_setting_that_changes_no_code_leaves_the_compiler_as_it_is(fresh_identity):
+    plain = compiler_identity()
+    compiler_identity.cache_clear()
+    for name in ("TRITON_CACHE_DIR", "TRITON_PRINT_AUTOTUNING", "TRITON_DUMP_PTXAS_LOG"):
+        fresh_identity.setenv(name, "1")
+    assert compiler_identity() == plain
+
+
+def test_what_is_not_installed_has_no_fingerprint():
+    assert current_fingerprint("matmul", "pointer") == fingerprint((pointer_kernel,))
+    assert current_fingerprint("matmul", "unheard-of") is None
+    assert current_fingerprint("unheard-of", "pointer") is None
