@@ -46,7 +46,7 @@ def provenance(variant):
     )
 
 
-def record(path, *, broken=(), source=None):
+def record(path, *, broken=(), source=None, compiler=None):
     """Write a recording in which the config at place i takes 20 + i us and the vendor 25 us."""
     recording = Recording(DEVICE)
     for text in SHAPES:
@@ -57,6 +57,8 @@ def record(path, *, broken=(), source=None):
             origin = provenance(config.variant)
             if source is not None:
                 origin = replace(origin, fingerprint=replace(origin.fingerprint, source=source))
+            if compiler is not None:
+                origin = replace(origin, fingerprint=replace(origin.fingerprint, compiler=compiler))
             recording.admit(config, origin)
         if text in broken:
             trials = [Trial(c, Status.COMPILE_ERROR, error="boom: no luck") for c in configs]
@@ -172,6 +174,79 @@ def test_a_second_run_does_nothing_again(device, shapes, capsys):
     assert second["keys"] == first["keys"]
     assert main([*argv, "--retune"]) == 0
     assert sum(json.loads(capsys.readouterr().out)["trial_counts"].values()) == 24
+
+
+OLD_COMPILER = "triton-3.5.0+ptxas-12.4"
+
+
+@pytest.fixture
+def before_the_upgrade(tmp_path, shapes, capsys):
+    """A cache tuned under an older compiler than the one that is installed."""
+    old = record(tmp_path / "old.json.gz", compiler=OLD_COMPILER)
+    assert main(["tune", "--shapes", shapes, "--device", old, "--trials", "10"]) == 0
+    assert "other-compiler, triton 3.5.0 -> " in capsys.readouterr().out
+
+
+def test_after_an_upgrade_stale_verifies_the_best_few_of_the_whole_cache(
+    before_the_upgrade, device, capsys
+):
+    argv = ["tune", "--stale", "--device", device, "--json"]
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert [row["grade"] for row in document["keys"]] == ["exact"] * 3
+    assert sum(document["trial_counts"].values()) == 15
+    lines = captured.err.splitlines()
+    assert lines[1] == "3 of 3 keys are stale"
+    assert any(re.match(r"  triton 3\.5\.0 -> \S+: 3 keys", line) for line in lines)
+    cost = "to verify and time again: 15 stored configs, and the vendor's call of 3 keys; nothing"
+    assert cost in captured.err
+    assert captured.err.index(cost) < captured.err.index("[1/3]")
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    assert sum(json.loads(captured.out)["trial_counts"].values()) == 0
+    assert "0 of 3 keys are stale" in captured.err
+
+
+def test_stale_of_some_shapes_leaves_the_others(before_the_upgrade, device, capsys):
+    assert main(["tune", "--stale", "--shape", SHAPES[1], "--device", device, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(row["m"], row["grade"]) for row in document["keys"]] == [(128, "exact")]
+    assert main(["show", "--json"]) == 0
+    grades = {row["m"]: row["grade"] for row in json.loads(capsys.readouterr().out)["keys"]}
+    assert grades == {1: "other-compiler", 64: "other-compiler", 128: "exact"}
+
+
+def test_a_stale_key_that_does_not_run_any_more_is_told_with_its_command(
+    before_the_upgrade, tmp_path, own_cache, capsys
+):
+    broken = record(tmp_path / "broken.json.gz", broken=SHAPES[:1])
+    assert main(["tune", "--stale", "--device", broken, "--json"]) == 1
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["keys"]) == 3
+    command = f"to tune it: tunekit tune --shape 64,64,64,bfloat16,nt --cache {own_cache}"
+    told = [line for line in captured.err.splitlines() if command in line]
+    assert len(told) == 2  # when it happens, and as the error at the end
+    assert "none of its stored configs runs here: compile-error: boom: no luck" in told[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [["--retune"], ["--record", "r.json.gz"], ["--trials", "5"]],
+    ids=["retune", "record", "trials"],
+)
+def test_stale_with_what_searches_is_wrong_usage(other, device, own_cache, capsys):
+    assert main(["tune", "--stale", "--device", device, *other]) == 2
+    assert "--stale" in capsys.readouterr().err
+    assert not own_cache.exists()
+
+
+def test_stale_without_a_cache_is_one_line_and_makes_none(device, own_cache, capsys):
+    assert main(["tune", "--stale", "--device", device]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"tunekit: there is no cache at {own_cache}")
+    assert err.count("\n") == 1
+    assert not own_cache.exists()
 
 
 BAD = {

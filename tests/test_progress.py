@@ -31,7 +31,7 @@ from tunekit.trial import (
     Status,
     Trial,
 )
-from tunekit.tuner import KeyDone, KeyFailed, KeySkipped, RunStarted, TrialDone
+from tunekit.tuner import KeyDone, KeyFailed, KeySkipped, RunStarted, StaleFound, TrialDone
 
 DEVICE = KNOWN_DEVICES["sm_90"]
 KEY = TuningKey("matmul", 64, 64, 64, "bfloat16", DEVICE.slug)
@@ -246,3 +246,28 @@ def test_an_imported_replay_is_said_to_be_one():
 
 def test_a_message_cannot_drive_the_terminal():
     assert one_line("a\x1b[31mb") == "a?[31mb"
+
+
+def test_what_is_stale_its_reasons_and_the_cost_are_told_most_common_first():
+    display = Lines()
+    reasons = {"driver 570 -> 580": 2, "triton 3.6.0 -> 3.9.0": 12}
+    Narrator(display, verbose=False)(StaleFound(12, 8, 70, reasons))
+    assert display.lines[0] == "12 of 20 keys are stale"
+    assert display.lines[1:3] == ["  triton 3.6.0 -> 3.9.0: 12 keys", "  driver 570 -> 580: 2 keys"]
+    assert "70 stored configs" in display.lines[3]
+    assert "nothing is searched" in display.lines[3]
+
+
+def test_where_nothing_is_stale_no_cost_is_told():
+    display = Lines()
+    Narrator(display, verbose=False)(StaleFound(0, 8, 0, {}))
+    assert display.lines == ["0 of 8 keys are stale"]
+
+
+def test_the_command_that_cures_a_key_is_never_shortened():
+    display = Lines()
+    narrator = Narrator(display, verbose=False)
+    narrator(started(keys=1))
+    narrator(KeyFailed(KEY, "none runs " + "x" * 500, 0, "to tune it: tunekit tune " + "y" * 200))
+    assert display.lines[-1].endswith("; to tune it: tunekit tune " + "y" * 200)
+    assert "0 trials" not in display.lines[-1]

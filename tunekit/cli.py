@@ -114,6 +114,11 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
 @click.option("--seconds", type=float, callback=_positive, help="Stop the run after this long.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--retune", is_flag=True, help="Tune again what is tuned, and let it replace.")
+@click.option(
+    "--stale",
+    is_flag=True,
+    help="Search nothing: after an upgrade, verify the best few stored configs again.",
+)
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
 @_json_option
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -132,6 +137,7 @@ def tune(
     tunekit tune --shapes shapes.yaml
     tunekit tune --shape 4096,4096,4096 --shape 1,6144,4096,float16 --trials 200
     tunekit tune --shapes shapes.yaml --sampler exhaustive --record sweep.json.gz
+    tunekit tune --stale
 
     Problems are C (M, N) = A (M, K) @ B (K, N). LAYOUT says for A, then B, whether the last (n) or
     the second-last (t) dimension is contiguous: nt is x @ w.t(), what torch.nn.Linear computes.
@@ -144,9 +150,23 @@ def tune(
 
     Every finished trial is kept at once. An interrupted run exits 130, and the same command again
     does only the rest. Without a GPU nothing is timed: rows are replayed, and say so.
+
+    A row is stale when the kernel's source, the compiler, torch or the driver has changed since it
+    was made. --stale tries the best row and the five fastest trials of each stale key again,
+    against the vendor, and writes a row for what is installed now: of every key of this GPU in the
+    cache, or of the shapes given. Rows that are current are left alone.
     """
-    if (shapes_file is None) == (not shape_texts):
+    stale = settings["stale"]
+    if shapes_file is not None and shape_texts:
+        raise click.UsageError("give either --shapes FILE or --shape M,N,K, not both")
+    if not stale and shapes_file is None and not shape_texts:
         raise click.UsageError("give either --shapes FILE or --shape M,N,K")
+    if stale and settings["retune"]:
+        raise click.UsageError(
+            "--stale and --retune exclude each other: one verifies, one searches"
+        )
+    if stale and (settings["record"] is not None or settings["trials"] is not None):
+        raise click.UsageError("--stale searches nothing: it takes neither --record nor --trials")
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
     from tunekit.cli_tune import TuneRequest, run_tune

@@ -43,6 +43,7 @@ class TuneRequest:
     seconds: float | None
     seed: int
     retune: bool
+    stale: bool
     record: str | None
     as_json: bool
     quiet: bool
@@ -60,10 +61,11 @@ def run_tune(request: TuneRequest) -> int:
         runner = open_runner(request.device, seed=request.seed)
         try:
             problems = dict.fromkeys(shape.problem for shape in shapes)
-            spaces = [runner.space(problem) for problem in problems]
+            # A stale key that cannot be tried is told of with the others, and stops none.
+            spaces = [] if request.stale else [runner.space(problem) for problem in problems]
             if request.record is not None:
                 _check_record(request.record, runner)
-            with Store.open(request.cache) as store:
+            with Store.open(request.cache, create=not request.stale) as store:
                 _announce(runner, request)
                 if request.verbose:
                     for space in spaces:
@@ -121,6 +123,7 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: 
                 budget=Budget.for_sampler(request.sampler, request.trials, request.seconds),
                 seed=request.seed,
                 retune=request.retune,
+                stale=request.stale,
                 record=request.record,
                 on_event=narrator,
             )
@@ -135,6 +138,8 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: 
 def _stored(store: Store, shapes: Sequence[Shape], runner: Runner) -> list[Row]:
     """Return what the cache now serves for the shapes: the numbers that `show` gives too."""
     gpu = runner.device.slug
+    if not shapes:  # `--stale` of the whole cache
+        return served_rows(store.bests(gpu=gpu))
     keys = dict.fromkeys(TuningKey.of(shape.problem, gpu) for shape in shapes)
     return served_rows(best for key in keys for best in store.best(key))
 

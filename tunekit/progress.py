@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, TextIO
 
 from tunekit.key import TuningKey
 from tunekit.trial import Best, Origin, Trial
-from tunekit.tuner import Event, KeyDone, KeyFailed, KeySkipped, RunStarted, TrialDone
+from tunekit.tuner import (
+    Event,
+    KeyDone,
+    KeyFailed,
+    KeySkipped,
+    RunStarted,
+    StaleFound,
+    TrialDone,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -186,13 +194,29 @@ class Narrator:
             resumed = f", {event.resumed} trials kept from before" if event.resumed else ""
             doing = "replaying" if event.origin is Origin.REPLAYED else "tuning"
             self._display.line(f"{doing} {event.keys} keys for {event.device.name}{resumed}")
+        elif isinstance(event, StaleFound):
+            self._stale_found(event)
         elif isinstance(event, KeyDone):
             self._close(event.best.key, self._outcome(event.best) + _kept(event.stored))
         elif isinstance(event, KeySkipped):
             self._close(event.best.key, self._outcome(event.best) + "; tuned before, not again")
         elif isinstance(event, KeyFailed):
             reason = one_line(event.reason)
-            self._close(event.key, f"no row: {event.count} trials failed, most often: {reason}")
+            if event.count:
+                reason = f"{event.count} trials failed, most often: {reason}"
+            cure = f"; {event.cure}" if event.cure else ""
+            self._close(event.key, f"no row: {reason}{cure}")
+
+    def _stale_found(self, event: StaleFound) -> None:
+        keys = event.stale + event.current
+        self._display.line(f"{event.stale} of {keys} keys are stale")
+        for reason, count in sorted(event.reasons.items(), key=lambda item: (-item[1], item[0])):
+            self._display.line(f"  {one_line(reason)}: {count} keys")
+        if event.stale:
+            self._display.line(
+                f"to verify and time again: {event.configs} stored configs, and the vendor's call"
+                f" of {event.stale} keys; nothing is searched"
+            )
 
     def _trial_done(self, event: TrialDone) -> None:
         self.trials += 1

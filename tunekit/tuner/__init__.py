@@ -5,6 +5,9 @@ announced, so that they can be compiled ahead, and then tried key by key. A tria
 before the next one starts, so whatever ends the run, the next run does only the rest. A key whose
 budget is spent has its fastest configs measured again beside the vendor's call, and only those
 measurements decide what is stored as its best.
+
+With `stale` nothing is searched: after an upgrade the few stored configs that did best are tried
+again, key by key, and the one that wins now is the key's row under what is installed now.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from tunekit.tuner.events import (
     KeyFailed,
     KeySkipped,
     RunStarted,
+    StaleFound,
     Task,
     TrialDone,
     TuneReport,
@@ -28,6 +32,7 @@ __all__ = [
     "KeyFailed",
     "KeySkipped",
     "RunStarted",
+    "StaleFound",
     "Task",
     "TrialDone",
     "TuneReport",

@@ -25,7 +25,7 @@ _FORMS = '(m, n, k), "M,N,K[,DTYPE[,LAYOUT]]", a Problem or a Task'
 
 
 def tune(
-    shapes: Shapes,
+    shapes: Shapes | None = None,
     *,
     cache: str | Path | None = None,
     device: str = "auto",
@@ -34,6 +34,7 @@ def tune(
     seconds: float | None = None,
     seed: int = 0,
     retune: bool = False,
+    stale: bool = False,
     record: str | Path | None = None,
     on_event: Listener | None = None,
 ) -> TuneReport:
@@ -41,24 +42,26 @@ def tune(
 
     `shapes` is a shapes file, or problems, each a `Task`, a `Problem`, (m, n, k) for bfloat16 in
     layout `nt`, or "M,N,K[,DTYPE[,LAYOUT]]". `cache` is a path or an SQLAlchemy URL; the default is
-    where `tunekit.matmul` looks. `trials` is for each key, `seconds` for the run. The rest is as on
-    the command line.
+    where `tunekit.matmul` looks. `trials` is for each key, `seconds` for the run. With `stale`,
+    which needs no shapes, nothing is searched: see `tunekit tune --help`, as for the rest.
 
     Raises:
         TunekitError: one line that says what is wrong: shapes, device, cache or recording.
         TuneError: no config of some key works; the other keys are done and stored.
     """
     _check_settings(sampler, trials, seconds, seed)
-    tasks = _tasks(shapes)
+    if stale and (retune or record is not None):
+        raise ProblemError("stale verifies what is stored: it excludes retune and record")
+    tasks = [] if stale and shapes is None else _tasks(shapes)
     budget = Budget.for_sampler(sampler, trials, seconds)
     runner = open_runner(device, seed=seed)
     try:
-        for task in tasks:
+        for task in tasks if not stale else ():
             runner.space(task.problem)  # before the cache file is made
-        with Store.open(cache) as store:
+        with Store.open(cache, create=not stale) as store:
             report = run(
                 tasks, runner=runner, store=store, sampler=sampler, budget=budget, seed=seed,
-                retune=retune, record=record, on_event=on_event,
+                retune=retune, stale=stale, record=record, on_event=on_event,
             )  # fmt: skip
     finally:
         runner.close()
@@ -94,7 +97,7 @@ def _shipped() -> Path:
     return found[0]
 
 
-def _tasks(shapes: Shapes) -> list[Task]:
+def _tasks(shapes: Shapes | None) -> list[Task]:
     if isinstance(shapes, (str, Path)):
         return [Task(s.problem, s.count, s.name) for s in load_shapes(shapes)]
     if not isinstance(shapes, Iterable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tunekit.device import DeviceInfo
@@ -30,6 +30,20 @@ class RunStarted:
     origin: Origin
     resumed: int
     """Trials of unfinished keys that earlier runs left in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaleFound:
+    """What `--stale` found before it tries anything: the run's cost, and why it is needed."""
+
+    stale: int
+    """Keys whose rows were made otherwise than rows are made here."""
+    current: int
+    """Keys that are left alone."""
+    configs: int
+    """Stored configs of the stale keys that are verified and timed again."""
+    reasons: Mapping[str, int]
+    """In how many stale keys a field differs: `triton 3.6.0 -> 3.9.0`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +82,11 @@ class KeyFailed:
     key: TuningKey
     reason: str
     count: int
+    cure: str = ""
+    """What to do about it, where it is not to run the same again."""
 
 
-Event = RunStarted | TrialDone | KeyDone | KeySkipped | KeyFailed
+Event = StaleFound | RunStarted | TrialDone | KeyDone | KeySkipped | KeyFailed
 Listener = Callable[[Event], None]
 
 
@@ -101,4 +117,5 @@ class TuneReport:
             return
         first = self.failed[0]
         others = f", and so for {len(self.failed) - 1} more keys" if len(self.failed) > 1 else ""
-        raise TuneError(f"no config works for {first.key}{others}: {first.reason}")
+        cure = f"; {first.cure}" if first.cure else ""
+        raise TuneError(f"no config works for {first.key}{others}: {first.reason}{cure}")
