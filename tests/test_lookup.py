@@ -70,6 +70,7 @@ def test_the_problems_own_row_is_exact():
         {"layout": "nn"},
         {"aligned": False},
         {"out_dtype": "float32"},
+        {"scaling": "row"},
         {"batch": 2},
     ],
 )

@@ -219,7 +219,8 @@ def test_a_row_made_otherwise_says_in_which_field():
     assert rows[0].to_dict()["differences"] == [{"field": "triton", "stored": "old", "here": "now"}]
     assert rows[1].to_dict()["differences"] == []
     text = table.table(rows, width=None)
-    assert "other-compiler, triton old -> now: 1 of 2 rows" in text
+    cure = "(`tunekit tune --stale` verifies them again)"
+    assert f"other-compiler, triton old -> now {cure}: 1 of 2 rows" in text
     (changed,) = served_rows([best(fingerprint=replace(CURRENT, source="before"))])
     assert "other-source, kernel pointer before -> source-now" in table.table([changed], width=None)
 

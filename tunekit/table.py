@@ -177,7 +177,8 @@ def _misfit(row: Row) -> str:
         return "not served, for their results were never verified"
     if row.grade is Grade.EXACT:
         return ""
-    return _printable(", ".join([row.grade.value, *map(str, row.differences)]))
+    text = ", ".join([row.grade.value, *map(str, row.differences)])
+    return _printable(f"{text} (`tunekit tune --stale` verifies them again)")
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:

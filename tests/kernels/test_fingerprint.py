@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import triton
 
+from tunekit.device import KNOWN_DEVICES
 from tunekit.differences import compiler_differences
 from tunekit.kernels import current_fingerprint
 from tunekit.kernels.fingerprint import (
@@ -17,7 +19,9 @@ from tunekit.kernels.fingerprint import (
     fingerprint,
     source_hash,
 )
-from tunekit.kernels.pointer import pointer_kernel
+from tunekit.kernels.matmul_family import MatmulFamily
+from tunekit.kernels.pointer import PointerTiles, pointer_kernel
+from tunekit.key import Problem
 
 SOURCE = """
 import triton
@@ -101,3 +105,18 @@ def test_what_is_not_installed_has_no_fingerprint():
     assert current_fingerprint("matmul", "pointer") == fingerprint((pointer_kernel,))
     assert current_fingerprint("matmul", "unheard-of") is None
     assert current_fingerprint("unheard-of", "pointer") is None
+
+
+def test_a_wider_space_keeps_the_rows_of_the_narrower(monkeypatch):
+    narrow = PointerTiles()
+    choices = {**narrow.space.choices, "block_k": (*narrow.space.choices["block_k"], 512)}
+
+    class Wider(PointerTiles):
+        space = replace(narrow.space, choices=choices)
+
+    problem, device = Problem("matmul", 512, 512, 512, "float16"), KNOWN_DEVICES["sm_90"]
+    before, after = MatmulFamily((narrow,)), MatmulFamily((Wider(),))
+    assert len(after.space(problem, device)) > len(before.space(problem, device))
+    assert after.fingerprint("pointer") == before.fingerprint("pointer")
+    for config in before.space(problem, device).configs[::50]:
+        assert after.violation(config, problem, device) is None
