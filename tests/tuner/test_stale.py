@@ -117,6 +117,15 @@ def test_a_version_that_cannot_be_found_out_makes_nothing_stale(make_runner, sto
     assert (events[0].stale, runner.finalists) == (0, [])
 
 
+def test_a_row_that_was_never_verified_is_stale(make_runner, store, tuned, events):
+    best = next(iter(tuned.values()))
+    doubtful = replace(best, measurement=replace(best.measurement, error_ratio=None))
+    store.put_best(doubtful, force=True)
+    verify_again(make_runner(), store, on_event=events.append)
+    assert events[0].reasons == {"its result was never verified": 1}
+    assert store.best(best.key) == [best]
+
+
 def test_a_changed_kernel_is_verified_again_and_replaces_its_row(make_runner, store, tuned, events):
     runner = make_runner(time_us=lambda problem, config: 300.0)
     runner.sources["pointer"] = "source-2"
@@ -271,6 +280,7 @@ def test_it_excludes_a_search_and_a_recording(make_runner, store, tmp_path):
     for other in ({"retune": True}, {"record": tmp_path / "r.json.gz"}):
         with pytest.raises(ValueError, match="excludes"):
             verify_again(make_runner(), store, **other)
+    for other in ({"retune": True}, {"record": tmp_path / "r.json.gz"}, {"trials": 5}):
         with pytest.raises(ProblemError, match="excludes"):
             tune(stale=True, cache=tmp_path / "c.db", device="replay", **other)
 

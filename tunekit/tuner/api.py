@@ -50,8 +50,8 @@ def tune(
         TuneError: no config of some key works; the other keys are done and stored.
     """
     _check_settings(sampler, trials, seconds, seed)
-    if stale and (retune or record is not None):
-        raise ProblemError("stale verifies what is stored: it excludes retune and record")
+    if stale and (retune or record is not None or trials is not None):
+        raise ProblemError("stale verifies what is stored: it excludes retune, record and trials")
     tasks = [] if stale and shapes is None else _tasks(shapes)
     budget = Budget.for_sampler(sampler, trials, seconds)
     runner = open_runner(device, seed=seed)

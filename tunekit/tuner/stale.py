@@ -1,8 +1,8 @@
 """Which keys an upgrade has left behind, and which of their stored configs are worth another look.
 
-A key is stale if none of its rows was made by the kernel source, compiler, torch and driver that
-are here now. What was fast before is mostly fast after: so the best of a stale key and the fastest
-of its trials are verified and timed again, and nothing is searched.
+A key is stale if none of its rows was made, and verified, by the kernel source, compiler, torch and
+driver that are here now. What was fast before is mostly fast after: so the best of a stale key and
+the fastest of its trials are verified and timed again, and nothing is searched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tunekit.differences import Difference, fingerprint_differences, version_dif
 from tunekit.errors import ConfigError, RecordingError
 from tunekit.kernels import family
 from tunekit.key import Problem, TuningKey
-from tunekit.lookup import how_to_tune
+from tunekit.lookup import how_to_tune, is_verified
 from tunekit.ranking import ranked
 from tunekit.runner import Runner
 from tunekit.trial import Best, Origin
@@ -60,12 +60,12 @@ def survey(tasks: Iterable[Task], *, runner: Runner, store: Store) -> Survey:
             result.failed.append(_hopeless(key, "there is no row of it to verify again", store))
             continue
         told = [(best, differences(best, runner)) for best in rows[key]]
-        current = next((best for best, found in told if not found), None)
+        current = next((best for best, found in told if not found and is_verified(best)), None)
         if current is not None:
             result.current.append(current)
             continue
         nearest = min((found for _, found in told), key=len)
-        result.reasons.update(map(str, nearest))
+        result.reasons.update(map(str, nearest or ["its result was never verified"]))
         try:
             configs = _legal(_fastest(rows[key], store), task.problem, runner)
         except (ConfigError, RecordingError) as error:
