@@ -163,14 +163,15 @@ def read_measurement(values: Sequence[Any]) -> Measurement:
     Raises:
         DamagedRowError: a column is null or not a number that a measurement could have.
     """
-    *times, repetitions, protocol, ratio, final, contended = values
+    times = values[: len(TIME_FIELDS)]
+    repetitions, protocol, ratio, *marks = values[len(TIME_FIELDS) :]
     for time in times:
         if type(time) is not float or not 0 < time < math.inf:
             raise DamagedRowError(f"the times {tuple(times)}")
     counted = isinstance(repetitions, int) and isinstance(protocol, str)
     if not counted or not (ratio is None or isinstance(ratio, float)):
         raise DamagedRowError(f"the measurement {tuple(values)}")
-    checked = (*times, repetitions, protocol, ratio, read_flag(final), read_flag(contended))
+    checked = [*times, repetitions, protocol, ratio, *map(read_flag, marks)]
     return Measurement(*checked)
 
 
