@@ -70,7 +70,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     if not path.exists():
         made_up_store.build(path, trials=arguments.trials, keys=arguments.keys)
         make_peers(folder)
-    loads = {name: load_times(name, folder) for name in LOADERS}
+    loads = load_times(folder)
     lookups = {name: lookup_times(name, folder) for name in KINDS}
     crowd = arguments.writers, arguments.upserts
     return {
@@ -165,14 +165,17 @@ LOADERS: dict[str, Callable[[Path], tuple[float, int]]] = {
 }
 
 
-def load_times(name: str, folder: Path) -> dict[str, Any]:
-    """Load in fresh processes, and return what they took."""
-    command = [sys.executable, __file__, "--child", name, "--folder", str(folder)]
-    runs = []
+def load_times(folder: Path) -> dict[str, Any]:
+    """Load in fresh processes, each way in turn, and return what they took."""
+    runs: dict[str, list[float]] = {name: [] for name in LOADERS}
+    rows: dict[str, int] = {}
     for _ in range(LOADS):
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        runs.append(json.loads(done.stdout))
-    return {"rows": runs[0][1], **percentiles([took for took, _ in runs])}
+        for name in LOADERS:
+            command = [sys.executable, __file__, "--child", name, "--folder", str(folder)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            took, rows[name] = json.loads(done.stdout)
+            runs[name].append(took)
+    return {name: {"rows": rows[name], **percentiles(runs[name])} for name in LOADERS}
 
 
 # One lookup in a store just opened.

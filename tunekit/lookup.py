@@ -128,17 +128,13 @@ class RowTable:
         self._versions = versions or {}
         self._own: dict[Kind, dict[Sizes, list[StoredRow]]] = {}
         self._twins: dict[Kind, dict[Sizes, list[StoredRow]]] = {}
-        twins = {slug for slug, other in devices.items() if same_silicon(other, device)}
+        tables = {slug: self._twins for slug in devices if same_silicon(devices[slug], device)}
+        tables[device.slug] = self._own
         for row in rows:
             family, m, n, k, dtype, gpu, *rest = row.place
-            if gpu == device.slug:
-                table = self._own
-            elif gpu in twins:
-                table = self._twins
-            else:
-                continue
-            of_kind = table.setdefault((family, dtype, *rest), {})
-            of_kind.setdefault((m, n, k), []).append(row)
+            if gpu in tables:
+                of_kind = tables[gpu].setdefault((family, dtype, *rest), {})
+                of_kind.setdefault((m, n, k), []).append(row)
 
     def answers(self, problem: Problem) -> Iterator[Answer]:
         """Yield the rows that may serve a problem, best grade first, each checked to be legal."""
