@@ -100,18 +100,34 @@ def percentiles(times_ms: list[float]) -> dict[str, float]:
     return {f"{name}_ms": round(order[place], 3) for name, place in places.items()}
 
 
-def ms_since(start: float) -> float:
-    """Return the milliseconds since a time of `perf_counter`."""
-    return (time.perf_counter() - start) * 1e3
+Times = tuple[float, float]
+"""Milliseconds by the clock, and of this process's work on a processor."""
+
+
+def now() -> Times:
+    """Return both times."""
+    return time.perf_counter() * 1e3, time.process_time() * 1e3
+
+
+def since(start: Times) -> Times:
+    """Return what passed since a `now`."""
+    end = now()
+    return end[0] - start[0], end[1] - start[1]
+
+
+def both(times: list[Times]) -> dict[str, float]:
+    """Return percentiles by the clock, and the median of the work."""
+    wall, work = zip(*times, strict=True)
+    return {**percentiles(list(wall)), "cpu_median_ms": percentiles(list(work))["median_ms"]}
 
 
 # Opening, and loading one GPU's bests.
 
 
-def load_for_serving(folder: Path) -> tuple[float, int]:
-    """Load what `tunekit.matmul` loads; return the milliseconds and how many rows."""
+def load_for_serving(folder: Path) -> tuple[Times, int]:
+    """Load what `tunekit.matmul` loads; return how long it took and how many rows."""
     device = made_up_store.own_gpu()
-    start = time.perf_counter()
+    start = now()
     with Store.open(folder / "store.db", create=False) as store:
         devices = {info.slug: info for info in store.devices()}
         rows = store.unread_bests(gpu=device.slug)
@@ -122,42 +138,42 @@ def load_for_serving(folder: Path) -> tuple[float, int]:
         fingerprint=lambda family, variant: Fingerprint("", made_up_store.COMPILER),
         legality=lambda *_: None,
     )
-    took = ms_since(start)
+    took = since(start)
     assert list(served.answers(Problem("matmul", 1, 4096, 4096, "bfloat16"))) == []
     return took, len(rows)
 
 
-def load_decoded(folder: Path) -> tuple[float, int]:
+def load_decoded(folder: Path) -> tuple[Times, int]:
     """Load every best as a value, checked and sorted, as `show` and `export-cache` do."""
-    start = time.perf_counter()
+    start = now()
     with Store.open(folder / "store.db", create=False) as store:
         rows = store.bests(gpu=made_up_store.own_gpu().slug)
-    return ms_since(start), len(rows)
+    return since(start), len(rows)
 
 
-def load_diskcache(folder: Path) -> tuple[float, int]:
+def load_diskcache(folder: Path) -> tuple[Times, int]:
     """Get one GPU's rows from a diskcache, which knows no question but one key at a time."""
     slug = made_up_store.own_gpu().slug
     names = [name for name in names_in(folder) if name.startswith(f"{slug}/")]
-    start = time.perf_counter()
+    start = now()
     with diskcache.Cache(str(folder / "disk")) as cache:
         rows = {name: json.loads(cache[name]) for name in names}
-    return ms_since(start), len(rows)
+    return since(start), len(rows)
 
 
-def load_sqlite_dict(folder: Path) -> tuple[float, int]:
+def load_sqlite_dict(folder: Path) -> tuple[Times, int]:
     """Select one GPU's keys and texts."""
     slug = made_up_store.own_gpu().slug
-    start = time.perf_counter()
+    start = now()
     connection = sqlite_dict(folder)
     wanted = "SELECT key, value FROM rows WHERE key > ? AND key < ?"
     found = connection.execute(wanted, (f"{slug}/", f"{slug}0"))
     rows = {name: json.loads(text) for name, text in found}
     connection.close()
-    return ms_since(start), len(rows)
+    return since(start), len(rows)
 
 
-LOADERS: dict[str, Callable[[Path], tuple[float, int]]] = {
+LOADERS: dict[str, Callable[[Path], tuple[Times, int]]] = {
     "tunekit": load_for_serving,
     "tunekit, all decoded": load_decoded,
     "diskcache": load_diskcache,
@@ -167,15 +183,15 @@ LOADERS: dict[str, Callable[[Path], tuple[float, int]]] = {
 
 def load_times(folder: Path) -> dict[str, Any]:
     """Load in fresh processes, each way in turn, and return what they took."""
-    runs: dict[str, list[float]] = {name: [] for name in LOADERS}
+    runs: dict[str, list[Times]] = {name: [] for name in LOADERS}
     rows: dict[str, int] = {}
     for _ in range(LOADS):
         for name in LOADERS:
             command = [sys.executable, __file__, "--child", name, "--folder", str(folder)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             took, rows[name] = json.loads(done.stdout)
-            runs[name].append(took)
-    return {name: {"rows": rows[name], **percentiles(runs[name])} for name in LOADERS}
+            runs[name].append((took[0], took[1]))
+    return {name: {"rows": rows[name], **both(runs[name])} for name in LOADERS}
 
 
 # One lookup in a store just opened.
@@ -184,28 +200,29 @@ def load_times(folder: Path) -> dict[str, Any]:
 def lookup_times(kind: str, folder: Path) -> dict[str, Any]:
     """Look random keys up, each in a store opened for it alone; the file is in the page cache."""
     names = random.Random(7).choices(names_in(folder), k=LOOKUPS)
-    alone, with_open = [], []
+    alone: list[Times] = []
+    with_open: list[Times] = []
     for name in names:
         key = TuningKey(**json.loads(name.split("/", 1)[1]))
-        begun = time.perf_counter()
+        begun = now()
         if kind == "tunekit":
             store: Any = Store.open(folder / "store.db", create=False)
-            start = time.perf_counter()
+            start = now()
             found: Any = store.best(key)
         elif kind == "diskcache":
             store = diskcache.Cache(str(folder / "disk"))
-            start = time.perf_counter()
+            start = now()
             found = json.loads(store[name])
         else:
             store = sqlite_dict(folder)
-            start = time.perf_counter()
+            start = now()
             row = store.execute("SELECT value FROM rows WHERE key = ?", (name,)).fetchone()
             found = json.loads(row[0])
-        alone.append(ms_since(start))
-        with_open.append(ms_since(begun))
+        alone.append(since(start))
+        with_open.append(since(begun))
         assert found
         store.close()
-    return {"lookup": percentiles(alone), "open_and_lookup": percentiles(with_open)}
+    return {"lookup": both(alone), "open_and_lookup": both(with_open)}
 
 
 if __name__ == "__main__":
