@@ -26,7 +26,7 @@ from tunekit.shapes import Shape, load_shapes, parse_shape
 from tunekit.space import Space
 from tunekit.table import SCHEMA, Row, served_rows, table
 from tunekit.trial import Origin, Status
-from tunekit.tuner import Task, TuneReport, open_runner
+from tunekit.tuner import Task, TuneReport, open_runner, verify_again
 from tunekit.tuner import run as run_tasks
 
 
@@ -115,24 +115,38 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: 
     narrator = Narrator(display, verbose=request.verbose)
     try:
         with display:
-            report = run_tasks(
-                [Task(shape.problem, shape.count, shape.name) for shape in shapes],
-                runner=runner,
-                store=store,
-                sampler=request.sampler,
-                budget=Budget.for_sampler(request.sampler, request.trials, request.seconds),
-                seed=request.seed,
-                retune=request.retune,
-                stale=request.stale,
-                record=request.record,
-                on_event=narrator,
-            )
+            report = _run(request, shapes, runner, store, narrator)
     except KeyboardInterrupt:
         say(_interrupted(narrator, store, shapes, runner))
         return INTERRUPTED
     _show(request, report, _stored(store, shapes, runner))
     report.raise_failures()
     return 0
+
+
+def _run(
+    request: TuneRequest,
+    shapes: Sequence[Shape],
+    runner: Runner,
+    store: Store,
+    narrator: Narrator,
+) -> TuneReport:
+    tasks = [Task(shape.problem, shape.count, shape.name) for shape in shapes]
+    if request.stale:
+        return verify_again(
+            tasks, runner=runner, store=store, seconds=request.seconds, on_event=narrator
+        )
+    return run_tasks(
+        tasks,
+        runner=runner,
+        store=store,
+        sampler=request.sampler,
+        budget=Budget.for_sampler(request.sampler, request.trials, request.seconds),
+        seed=request.seed,
+        retune=request.retune,
+        record=request.record,
+        on_event=narrator,
+    )
 
 
 def _stored(store: Store, shapes: Sequence[Shape], runner: Runner) -> list[Row]:

@@ -6,7 +6,7 @@ before the next one starts, so whatever ends the run, the next run does only the
 budget is spent has its fastest configs measured again beside the vendor's call, and only those
 measurements decide what is stored as its best.
 
-With `stale` nothing is searched: after an upgrade the few stored configs that did best are tried
+`verify_again` searches nothing: after an upgrade the few stored configs that did best are tried
 again, key by key, and the one that wins now is the key's row under what is installed now.
 """
 
@@ -25,6 +25,7 @@ from tunekit.tuner.events import (
     TuneReport,
 )
 from tunekit.tuner.rounds import run
+from tunekit.tuner.stale import verify_again
 
 __all__ = [
     "Event",
@@ -39,4 +40,5 @@ __all__ = [
     "open_runner",
     "run",
     "tune",
+    "verify_again",
 ]

@@ -18,6 +18,7 @@ from tunekit.search import SAMPLERS, Budget
 from tunekit.shapes import load_shapes, parse_shape
 from tunekit.tuner.events import Listener, Task, TuneReport
 from tunekit.tuner.rounds import run
+from tunekit.tuner.stale import verify_again
 
 Shapes = str | Path | Iterable[Task | Problem | Sequence[int] | str]
 
@@ -59,10 +60,15 @@ def tune(
         for task in tasks if not stale else ():
             runner.space(task.problem)  # before the cache file is made
         with Store.open(cache, create=not stale) as store:
-            report = run(
-                tasks, runner=runner, store=store, sampler=sampler, budget=budget, seed=seed,
-                retune=retune, stale=stale, record=record, on_event=on_event,
-            )  # fmt: skip
+            if stale:
+                report = verify_again(
+                    tasks, runner=runner, store=store, seconds=seconds, on_event=on_event
+                )
+            else:
+                report = run(
+                    tasks, runner=runner, store=store, sampler=sampler, budget=budget, seed=seed,
+                    retune=retune, record=record, on_event=on_event,
+                )  # fmt: skip
     finally:
         runner.close()
     report.raise_failures()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.errors import ConfigError
 from tunekit.key import TuningKey
-from tunekit.lookup import how_to_tune
 from tunekit.ranking import is_sound, most_common_error, pick, ranked, score, sound
 from tunekit.runner import Runner
 from tunekit.search import Budget, Searcher
@@ -36,16 +35,7 @@ class Plan:
 class KeySearch:
     """The state of one key in a run."""
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        runner: Runner,
-        store: Store,
-        plan: Plan,
-        recheck: Sequence[Config] | None = None,
-    ) -> None:
-        """Begin a key. `recheck` are the configs to try, and no others, in place of a search."""
+    def __init__(self, task: Task, *, runner: Runner, store: Store, plan: Plan) -> None:
         self.task = task
         self.space: Space = runner.space(task.problem)
         if not self.space.configs:
@@ -57,7 +47,6 @@ class KeySearch:
         self._runner = runner
         self._store = store
         self._plan = plan
-        self._recheck = recheck
         self.tried: dict[Config, Trial] = {} if plan.retune else self._stored_trials()
         self.resumed = len(self.tried)
         self._best_score = math.inf
@@ -70,8 +59,6 @@ class KeySearch:
     @property
     def total(self) -> int:
         """How many trials the key is to have."""
-        if self._recheck is not None:
-            return len({*self.tried, *self._recheck})
         return self._plan.budget.target(len(self.space))
 
     @property
@@ -106,8 +93,6 @@ class KeySearch:
 
     def propose(self, count: int) -> list[Config]:
         """Return the next configs to try, at most `count`."""
-        if self._recheck is not None:
-            return [config for config in self._recheck if config not in self.tried][:count]
         if self._searcher is None:
             self._searcher = Searcher(
                 self.space,
@@ -135,32 +120,20 @@ class KeySearch:
 
         Screening only says who takes part: it ran at other times, on a cooler or hotter device.
         """
-        for entrants in self._entrants():
-            done = self._decide(entrants)
+        order = ranked(self.tried.values())
+        for start in range(0, FINALISTS * ATTEMPTS, FINALISTS):
+            entrants = [trial.config for trial in order[start : start + FINALISTS]]
+            if not entrants:
+                break
+            done = self.decide(entrants)
             if done is not None:
                 return done
         last = self.tried | {trial.config: trial for trial in self.finals}
         failures = [trial for trial in last.values() if score(trial) is None]
-        reason = most_common_error(failures)
-        if self._recheck is None:
-            return KeyFailed(self.key, reason, len(failures))
-        cure = how_to_tune(self.key, self._store.location)
-        return KeyFailed(self.key, f"none of its stored configs runs here: {reason}", 0, cure)
+        return KeyFailed(self.key, most_common_error(failures), len(failures))
 
-    def _entrants(self) -> Iterator[list[Config]]:
-        """Yield who takes part in the finals, then those who do if all of the first fail there."""
-        if self._recheck is not None:
-            again = ranked(self.tried[config] for config in self._recheck if config in self.tried)
-            yield [trial.config for trial in again]
-            return
-        order = [trial.config for trial in ranked(self.tried.values())]
-        for start in range(0, FINALISTS * ATTEMPTS, FINALISTS):
-            yield order[start : start + FINALISTS]
-
-    def _decide(self, entrants: Sequence[Config]) -> KeyDone | None:
+    def decide(self, entrants: Sequence[Config]) -> KeyDone | None:
         """Measure finalists and store the best, or return None if none of them works."""
-        if not entrants:
-            return None
         finals = self._runner.finals(self.task.problem, entrants)
         trials = [sound(trial) for trial in finals.trials]
         vendor = finals.vendor if finals.vendor and is_sound(finals.vendor) else None
@@ -200,16 +173,15 @@ class KeySearch:
     def _may_replace(self, old: Best) -> bool:
         """Say whether an older row gives way whatever its time.
 
-        It does if its kernel changed, its config is no longer legal, on `retune`, or where it is
-        what is verified again. What is only replayed never takes the place of anything else so.
+        It does if its kernel changed, its config is no longer legal, or on `retune`. What is only
+        replayed never takes the place of anything else this way.
         """
         replayed = old.provenance.origin is Origin.REPLAYED
         if self._runner.origin is not Origin.MEASURED and not replayed:
             return False
         now = self._provenance(old.config).fingerprint
         changed = old.provenance.fingerprint.source != now.source
-        asked = self._plan.retune or self._recheck is not None
-        return asked or changed or self._outlawed(old.config)
+        return self._plan.retune or changed or self._outlawed(old.config)
 
     def _outlawed(self, config: Config) -> bool:
         """Say whether a config is not legal here. A recording's space is not all that is."""

@@ -22,7 +22,6 @@ from tunekit.tuner.events import (
     TuneReport,
 )
 from tunekit.tuner.key_search import KeySearch, Plan
-from tunekit.tuner.stale import Survey, survey
 
 BATCH = 8
 """Configs a key proposes in a round."""
@@ -37,7 +36,6 @@ def run(
     budget: Budget | None = None,
     seed: int = 0,
     retune: bool = False,
-    stale: bool = False,
     record: str | Path | None = None,
     on_event: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -47,24 +45,18 @@ def run(
     Nothing is written before every problem was found to be one the runner can try. `seconds` of
     the budget ends the search of all keys together, each having had its first round.
     `record` names a recording to make or extend; it is written whenever a key is finished.
-    `stale` searches nothing: stored configs of the problems given, or of every key of the cache for
-    this GPU, are verified again where what is installed has changed.
 
     Raises:
         TunekitError: a problem cannot be tried here, or the store or recording not written.
-        ValueError: the sampler is unknown, or `stale` is asked for with `retune` or `record`.
+        ValueError: the sampler is unknown.
     """
     if sampler not in SAMPLERS:
         raise ValueError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
-    if stale and (retune or record is not None):
-        raise ValueError("stale excludes retune and record")
     merged = _merged(tasks)
-    if not merged and not stale:
+    if not merged:
         raise TuneError("there is nothing to tune: no problem was given")
     plan = Plan(sampler, budget or Budget.for_sampler(sampler, None, None), seed, retune)
     session = _Session(runner, store, plan, clock, on_event)
-    if stale:
-        return session.verify_again(survey(merged, runner=runner, store=store))
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:
         session.record_to(Path(record), keys)
@@ -123,34 +115,6 @@ class _Session:
             left = [key for key in left if key not in over]
             self._round(left, first=first)
             first = False
-        self._report.seconds = self._clock() - self._started
-        return self._report
-
-    def verify_again(self, found: Survey) -> TuneReport:
-        """Try the stored configs of stale keys, key by key, and report. Nothing is searched."""
-        self._tell(found.found())
-        keys = [
-            KeySearch(
-                task, runner=self._runner, store=self._store, plan=self._plan, recheck=configs
-            )
-            for task, configs in found.stale
-        ]
-        if keys:
-            self._store.put_device(self._runner.device)
-        total = len(keys) + len(found.failed)
-        self._tell(RunStarted(total, self._runner.device, self._runner.origin, 0))
-        self._report.skipped = len(found.current)
-        self._report.bests.extend(found.current)
-        for failure in found.failed:
-            self._report.failed.append(failure)
-            self._tell(failure)
-        work = [(task.problem, config) for task, configs in found.stale for config in configs]
-        self._runner.announce(work)
-        for number, key in enumerate(keys):
-            if number and self._late:
-                break
-            self._round([key], first=True)
-            self._finish(key)
         self._report.seconds = self._clock() - self._started
         return self._report
 

@@ -1,4 +1,4 @@
-"""Which keys an upgrade has left behind, and which of their stored configs are worth another look.
+"""After an upgrade: which keys it left behind, and their best few stored configs tried again.
 
 A key is stale if none of its rows was made, and verified, by the kernel source, compiler, torch and
 driver that are here now. What was fast before is mostly fast after: so the best of a stale key and
@@ -7,8 +7,9 @@ the fastest of its trials are verified and timed again, and nothing is searched.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tunekit.cache import Store
@@ -18,10 +19,21 @@ from tunekit.errors import ConfigError, RecordingError
 from tunekit.kernels import family
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import how_to_tune, is_verified
-from tunekit.ranking import ranked
+from tunekit.ranking import most_common_error, ranked
 from tunekit.runner import Runner
+from tunekit.search import Budget
 from tunekit.trial import Best, Origin
-from tunekit.tuner.events import KeyFailed, StaleFound, Task
+from tunekit.tuner.events import (
+    KeyDone,
+    KeyFailed,
+    Listener,
+    RunStarted,
+    StaleFound,
+    Task,
+    TrialDone,
+    TuneReport,
+)
+from tunekit.tuner.key_search import KeySearch, Plan
 
 FASTEST = 5
 """Of a key's stored trials this many are tried again, beside its bests."""
@@ -51,7 +63,11 @@ def survey(tasks: Iterable[Task], *, runner: Runner, store: Store) -> Survey:
     rows: dict[TuningKey, list[Best]] = {}
     for best in store.bests(gpu=gpu):
         rows.setdefault(best.key, []).append(best)
-    wanted: Mapping[TuningKey, Task] = {TuningKey.of(task.problem, gpu): task for task in tasks}
+    wanted: dict[TuningKey, Task] = {}
+    for task in tasks:
+        key = TuningKey.of(task.problem, gpu)
+        count = task.count + (wanted[key].count if key in wanted else 0)
+        wanted[key] = Task(task.problem, count, task.name)
     if not wanted:
         wanted = {key: Task(key.problem, max(b.count for b in rows[key])) for key in rows}
     result = Survey()
@@ -80,6 +96,77 @@ def survey(tasks: Iterable[Task], *, runner: Runner, store: Store) -> Survey:
     return result
 
 
+def verify_again(
+    tasks: Iterable[Task] = (),
+    *,
+    runner: Runner,
+    store: Store,
+    seconds: float | None = None,
+    on_event: Listener | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> TuneReport:
+    """Try the best few stored configs of stale keys again, key by key. Nothing is searched.
+
+    The keys are those of the problems given or, if none is, all of the cache for the runner's GPU.
+    Of the few that are right the finals choose as after a search, and the key has a row under what
+    is installed now. No key is begun once `seconds` are over; the rest stays stale.
+
+    Raises:
+        TunekitError: the store cannot be read or written.
+    """
+    started, tell = clock(), on_event or (lambda event: None)
+    found = survey(tasks, runner=runner, store=store)
+    report = TuneReport(bests=list(found.current), skipped=len(found.current))
+    tell(found.found())
+    tell(RunStarted(len(found.stale) + len(found.failed), runner.device, runner.origin, 0))
+    for failure in found.failed:
+        report.failed.append(failure)
+        tell(failure)
+    if found.stale:
+        store.put_device(runner.device)
+    runner.announce([(task.problem, config) for task, configs in found.stale for config in configs])
+    for number, (task, configs) in enumerate(found.stale):
+        if number and seconds is not None and clock() - started > seconds:
+            break
+        # As on `retune`, earlier trials do not count and the row there gives way.
+        plan = Plan("tpe", Budget(trials=len(configs)), seed=0, retune=True)
+        search = KeySearch(task, runner=runner, store=store, plan=plan)
+        outcome = _verify(search, configs, runner=runner, store=store, report=report, tell=tell)
+        if isinstance(outcome, KeyFailed):
+            report.failed.append(outcome)
+        else:
+            report.bests.append(search.stored_best(outcome.best))
+        tell(outcome)
+    report.seconds = clock() - started
+    return report
+
+
+def _verify(
+    search: KeySearch,
+    configs: list[Config],
+    *,
+    runner: Runner,
+    store: Store,
+    report: TuneReport,
+    tell: Listener,
+) -> KeyDone | KeyFailed:
+    """Screen the configs of one key and let those that are right into the finals."""
+    search.meet_vendor()
+    vendor_us = None if search.vendor is None else search.vendor.median_us
+    for screened in runner.screen(search.task.problem, configs):
+        trial = search.keep(screened)
+        report.counts[trial.status] += 1
+        done = len(search.tried)
+        tell(TrialDone(search.key, trial, search.best_us, vendor_us, done, len(configs)))
+    entrants = [trial.config for trial in ranked(search.tried.values())]
+    outcome = search.decide(entrants) if entrants else None
+    if outcome is not None:
+        return outcome
+    last = search.tried | {trial.config: trial for trial in search.finals}
+    reason = most_common_error(last.values())
+    return _hopeless(search.key, f"none of its stored configs runs here: {reason}", store)
+
+
 def differences(best: Best, runner: Runner) -> list[Difference]:
     """Return how a row was made otherwise than the runner would make it now."""
     try:
@@ -103,6 +190,8 @@ def _fastest(rows: list[Best], store: Store) -> list[Config]:
 def _legal(configs: list[Config], problem: Problem, runner: Runner) -> list[Config]:
     """Return the configs that may run. Where nothing is measured, only what was recorded can."""
     space = runner.space(problem)
+    if not space.configs:
+        return []
     legality = family(problem.family).violation
     measured = runner.origin is Origin.MEASURED
     known = frozenset(space.configs)
