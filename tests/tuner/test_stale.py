@@ -252,12 +252,8 @@ def test_an_interrupted_run_keeps_the_keys_it_finished(make_runner, store, tuned
 
 def test_seconds_end_it_after_a_whole_key(make_runner, store, tuned):
     ticks = iter(range(0, 10_000, 100))
-    report = verify_again(
-        upgraded(make_runner),
-        store,
-        budget=Budget(trials=1, seconds=1.0),
-        clock=lambda: next(ticks),
-    )
+    runner = upgraded(make_runner)
+    report = verify_again(runner=runner, store=store, seconds=1.0, clock=lambda: next(ticks))
     assert len(report.bests) == 1
     assert len(store.bests()) == 3
 
