@@ -48,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--trials", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--writers", type=int, default=64)
+    parser.add_argument("--writers", type=int, default=64, help="0 leaves that part out")
     parser.add_argument("--upserts", type=int, default=500)
     parser.add_argument("--folder", help="where the files go and stay; default: a temporary one")
     parser.add_argument("--child", choices=LOADERS, help=argparse.SUPPRESS)
@@ -89,7 +89,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "store_mb": round(path.stat().st_size / 1e6, 1),
         "load": loads,
         "lookup": lookups,
-        "writers": {name: written(name, folder, *crowd) for name in KINDS},
+        "writers": {name: written(name, folder, *crowd) for name in KINDS if crowd[0]},
     }
 
 
