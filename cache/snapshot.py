@@ -11,7 +11,9 @@ present schema and read.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sqlite3
 import struct
 import tempfile
@@ -62,6 +64,8 @@ def write_snapshot(path: Path, rows: SnapshotRows) -> None:
             raise StoreError(f"cannot write {path}: it is not a plain file")
         if any(Path(f"{target}{suffix}").exists() for suffix in ("-journal", "-wal")):
             raise StoreError(f"cannot write {path}: a database there is in use, or was left so")
+        if not target.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             part.unlink(missing_ok=True)
@@ -152,7 +156,7 @@ def _check_file(path: Path) -> bool:
             )
     numbers = (_COUNTER, _COUNTER_AGAIN, _SEALED_STATE, _SEAL)
     counter, again, sealed, total = (struct.unpack_from(">I", header, at)[0] for at in numbers)
-    if counter != again or (counter == sealed and total != _sum(path)):
+    if counter != again or (counter == sealed and total not in (0, _sum(path))):
         raise ExchangeError(_damaged("its bytes are not those that were exported"))
     return _WAL in header[18:20]
 
@@ -201,7 +205,7 @@ def _check_ours(connection: sqlite3.Connection) -> None:
     if version in found["table"]:
         rows = connection.execute("SELECT version_num FROM schema_version").fetchall()
     stated = rows[0][0] if len(rows) == 1 else None
-    if not isinstance(stated, str) or not stated.isdecimal():
+    if not isinstance(stated, str) or not re.fullmatch(r"[0-9]{4}", stated):
         raise ExchangeError("the file is an SQLite database, but not a cache of tunekit")
     if stated > SCHEMA_VERSION:
         raise ExchangeError(

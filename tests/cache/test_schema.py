@@ -102,6 +102,8 @@ def test_one_odd_value_anywhere_is_judged_alike(document, name):
     valid, taken, refused = validator(name), 0, 0
     for row in {tuple(places(row)): row for row in rows_of(document, name)}.values():
         for path in places(row):
+            if name in ("best", "trial") and path[0] in ("key", "provenance") and path[1:]:
+                continue  # as in a baseline
             for odd in ODD:
                 changed = copy.deepcopy(row)
                 here = changed
