@@ -106,8 +106,8 @@ def _check_schema(stated: Any) -> None:
         raise ExchangeError(f"schema: expected a whole number from 1, found {reprlib.repr(stated)}")
     if schema > SCHEMA + 1:
         raise ExchangeError(
-            f"the file has schema {schema}, and this tunekit reads up to {SCHEMA + 1}:"
-            " upgrade tunekit"
+            f"the file has schema {reprlib.repr(schema)}, and this tunekit reads up to"
+            f" {SCHEMA + 1}: upgrade tunekit"
         )
     if schema > SCHEMA:
         _log.warning(

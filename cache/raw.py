@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -24,7 +25,9 @@ from tunekit.cache.queries import (
     select_rows,
 )
 from tunekit.cache.rows import DEVICE_FIELDS, ENVIRONMENT_FIELDS, KEY_FIELDS, MEASUREMENT_FIELDS
+from tunekit.trial import Measurement
 
+_MARKS = tuple(field.name for field in fields(Measurement) if field.default is False)
 _DEVICE_COLUMNS = ("slug", *DEVICE_FIELDS)
 _DEVICES = select(*(DeviceRow.__table__.c[name] for name in _DEVICE_COLUMNS))
 _Environments = Mapping[int, Sequence[Any]]
@@ -59,7 +62,7 @@ def _best(row: Sequence[Any], environments: _Environments) -> dict[str, Any]:
         "trials": trials,
         "space_size": space_size,
         "count": count,
-        "vendor": None if vendor_id is None else dict(zip(MEASUREMENT_FIELDS, vendor, strict=True)),
+        "vendor": None if vendor_id is None else _measurement(vendor) or {},
     }
 
 
@@ -77,8 +80,9 @@ def _trial(row: Sequence[Any], environments: _Environments) -> dict[str, Any]:
 def _result(row: Sequence[Any], environments: _Environments) -> dict[str, Any]:
     source, origin, created_at, environment_id, _ = row[MEASUREMENT_END:RESULT_END]
     environment = environments.get(environment_id, ())
+    key = dict(zip(KEY_FIELDS, row[:KEY_END], strict=True))
     return {
-        "key": dict(zip(KEY_FIELDS, row[:KEY_END], strict=True)),
+        "key": {**key, "aligned": _flag(key["aligned"])},
         "provenance": {
             "source": source,
             "origin": origin,
@@ -89,9 +93,17 @@ def _result(row: Sequence[Any], environments: _Environments) -> dict[str, Any]:
 
 
 def _measurement(values: Sequence[Any]) -> dict[str, Any] | None:
+    """Return a measurement, or None where there is nothing; a mark that is null is no mark."""
     if all(value is None for value in values):
         return None
-    return dict(zip(MEASUREMENT_FIELDS, values, strict=True))
+    plain = dict(zip(MEASUREMENT_FIELDS, values, strict=True))
+    marks = {name: _flag(plain.pop(name)) for name in _MARKS}
+    return plain | {name: mark for name, mark in marks.items() if mark is not None}
+
+
+def _flag(value: Any) -> Any:
+    """Return true or false for the 1 or 0 that SQLite holds, and anything else as it is."""
+    return bool(value) if value in (0, 1) else value
 
 
 def _config(text: Any) -> Any:

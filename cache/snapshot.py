@@ -1,9 +1,9 @@
 """An export as an SQLite file: a cache of its own, sealed, and read back with suspicion.
 
-A sealed file says in two numbers of its header that SQLite leaves to programs which state of it was
-exported (`user_version`, its change counter) and what its bytes add up to (`application_id`, a
-CRC-32). So damage that leaves a readable database is found. Whoever goes on to use the file as a
-cache moves the counter on, and the seal means nothing any more.
+An exported file is sealed: the change counter in its header is set to a number of ours, and
+`user_version`, which SQLite leaves to programs, to what its bytes add up to (a CRC-32). So damage
+that leaves a readable database is found. Whoever goes on to use the file as a cache moves the
+counter on, and the seal means nothing any more.
 
 A file is never opened for writing here. It is copied, and the copy is checked, brought to the
 present schema and read.
@@ -38,8 +38,11 @@ SQLITE_MAGIC = b"SQLite format 3\0"
 
 _HEADER_BYTES = 100
 _WAL = 2
-_COUNTER, _SEALED_STATE, _SEAL, _COUNTER_AGAIN = 24, 60, 68, 92
+_COUNTER, _SEAL, _COUNTER_AGAIN = 24, 60, 92
 """Where in the header, each as four bytes, the numbers stand that a seal is made of."""
+
+_SEALED = 0x74756E65
+"""The change counter of a sealed file, as good as any: SQLite counts on from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +97,24 @@ def _fill(part: Path, rows: SnapshotRows) -> None:
 
 
 def _seal(part: Path) -> None:
-    """Write into a file's header which state of it this is and what its bytes add up to."""
-    header = part.read_bytes()[:_HEADER_BYTES]
+    """Write into a file's header that it is sealed, and what its bytes add up to."""
     with part.open("r+b") as file:
-        file.seek(_SEALED_STATE)
-        file.write(header[_COUNTER : _COUNTER + 4])
+        for place in (_COUNTER, _COUNTER_AGAIN):
+            file.seek(place)
+            file.write(struct.pack(">I", _SEALED))
+        file.flush()
+        total = _sum(part)
         file.seek(_SEAL)
-        file.write(struct.pack(">I", _sum(part)))
+        file.write(struct.pack(">I", total))
         file.flush()
         os.fsync(file.fileno())
 
 
 def _sum(path: Path) -> int:
-    """Return the CRC-32 of a file, as if it were not sealed."""
+    """Return the CRC-32 of a file, the place of the seal aside."""
     with path.open("rb") as file:
         header = bytearray(file.read(_HEADER_BYTES))
-        for place in (_SEALED_STATE, _SEAL):
-            header[place : place + 4] = bytes(4)
+        header[_SEAL : _SEAL + 4] = bytes(4)
         total = zlib.crc32(header)
         while block := file.read(1 << 20):
             total = zlib.crc32(block, total)
@@ -154,9 +158,9 @@ def _check_file(path: Path) -> bool:
                 f"the SQLite file is in use, or was left half-written ({beside.name} lies beside"
                 " it): export it with `tunekit export-cache --cache`"
             )
-    numbers = (_COUNTER, _COUNTER_AGAIN, _SEALED_STATE, _SEAL)
-    counter, again, sealed, total = (struct.unpack_from(">I", header, at)[0] for at in numbers)
-    if counter != again or (counter == sealed and total not in (0, _sum(path))):
+    numbers = (_COUNTER, _COUNTER_AGAIN, _SEAL)
+    counter, again, seal = (struct.unpack_from(">I", header, at)[0] for at in numbers)
+    if counter != again or (counter == _SEALED and seal != _sum(path)):
         raise ExchangeError(_damaged("its bytes are not those that were exported"))
     return _WAL in header[18:20]
 

@@ -16,6 +16,7 @@ from tunekit.cache.reading import (
     find_devices,
     find_misses,
     find_trials,
+    has_trials,
 )
 from tunekit.cache.rules import supersedes
 from tunekit.cache.writing import RowWriter
@@ -86,6 +87,11 @@ class Store:
         """Return how many trials of a key ended how, under any compiler."""
         with self.database.reading() as connection:
             return count_trials(connection, key)
+
+    def has_trials(self) -> bool:
+        """Say whether there is a trial of any key."""
+        with self.database.reading() as connection:
+            return has_trials(connection)
 
     def put_best(
         self,

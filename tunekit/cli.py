@@ -281,6 +281,11 @@ def _nothing_to_show(store: Store, gpu: str | None) -> str:
     others = sorted({best.key.gpu for best in store.bests()})
     if gpu is not None and others:
         return f"{store.location} has no rows of the GPU {gpu!r}: it has {', '.join(others)}"
+    if store.has_trials():
+        return (
+            f"the cache {store.location} has trials, but no best of any problem: finish with"
+            " `tunekit tune --shapes FILE`"
+        )
     return (
         f"the cache {store.location} is empty: fill it with `tunekit tune --shapes FILE` or "
         "`tunekit import-cache FILE`"

@@ -13,10 +13,9 @@ from tunekit.device import DeviceInfo, cuda_available, detect
 from tunekit.errors import StoreError
 from tunekit.kernels import family
 from tunekit.key import TuningKey
-from tunekit.lookup import how_to_tune
+from tunekit.lookup import grade_of, how_to_tune
 from tunekit.output import answer, answer_json, say, write_file
 from tunekit.shapes import Shape, load_shapes
-from tunekit.table import grade
 from tunekit.trial import Best, Grade
 
 SCHEMA = 1
@@ -127,10 +126,15 @@ def _missing(
 
 def _why_not(best: Best, device: DeviceInfo) -> str | None:
     """Return why a row of a problem does not serve it, or None if it does."""
-    if grade(best) not in (Grade.EXACT, Grade.OTHER_COMPILER):
+    problem, ratio = best.key.problem, best.measurement.error_ratio
+    kernels = family(problem.family)
+    if best.config.variant not in {variant.name for variant in kernels.variants}:
+        return "its row is of a kernel that there is no more"
+    if grade_of(best, kernels.fingerprint(best.config.variant)) is Grade.OTHER_SOURCE:
         return "its row was tuned for a kernel that has changed since"
-    problem = best.key.problem
-    violation = family(problem.family).violation(best.config, problem, device)
+    if ratio is None or ratio > 1:
+        return "the result of its row was never verified"
+    violation = kernels.violation(best.config, problem, device)
     return None if violation is None else f"the config of its row is not legal here ({violation})"
 
 

@@ -38,6 +38,7 @@ from tunekit.space import Violation
 
 Sections = Mapping[str, list[Any]]
 
+GZIP_MAGIC = b"\x1f\x8b"
 AUTOTUNE_VARIANT = "pointer"
 """The variant that is what people write: tiles by pointers, walked in groups, K in parts."""
 
@@ -109,6 +110,8 @@ def _read_file(request: ImportRequest, location: str) -> Sections:
                     raise ExchangeError("an SQLite file cannot be read from a pipe: save it first")
             else:
                 raw += file.read(4096)
+                if raw.startswith(GZIP_MAGIC):
+                    raise ExchangeError("it is compressed: unpack it with gunzip first")
                 if b"\0" in raw:
                     raise ExchangeError("it is not an export of tunekit: it is not text")
                 raw += file.read()
@@ -137,8 +140,9 @@ def _autotune_sections(
             " product it timed with --shape M,N,K[,DTYPE[,LAYOUT]]"
         )
     dtype = autotune_dtype(document) or DEFAULT_DTYPE
-    named = request.shape.count(",") > 2
-    problem = parse_shape(request.shape if named else f"{request.shape},{dtype}").problem
+    sizes_alone = request.shape.count(",") == 2
+    text = f"{request.shape},{dtype}" if sizes_alone else request.shape
+    problem = parse_shape(text).problem
     check_autotune_key(document, problem)
     if problem.dtype == "float32":
         raise ExchangeError("it does not say whether float32 was multiplied as ieee or as tf32")

@@ -137,14 +137,11 @@ def test_every_byte_is_under_the_seal(file, empty):
     """A flipped bit that leaves a readable database is found too."""
     whole = bytearray(file.read_bytes())
     places = [*range(0, 100), *range(100, len(whole), 997)]
-    sealed = range(60, 64)  # says that the seal holds: without it the rest is as it was
     for place in places:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         file.write_bytes(damaged)
-        if place in sealed:
-            assert take(empty, file, dry_run=True).added == 14
-        elif not bytes(damaged).startswith(b"SQLite format 3\0"):
+        if not bytes(damaged).startswith(b"SQLite format 3\0"):
             with pytest.raises(ExchangeError):
                 take(empty, file)
         else:
