@@ -83,6 +83,10 @@ def parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
+        if error.pos == 0 and text:
+            raise ExchangeError(
+                "the file is not an export: it is neither JSON nor SQLite"
+            ) from error
         raise ExchangeError(
             f"the file is not whole JSON (line {error.lineno}, column {error.colno}: {error.msg}):"
             " it was cut off or damaged: export it again"

@@ -62,9 +62,9 @@ def write_snapshot(path: Path, rows: SnapshotRows) -> None:
         StoreError: it cannot be written.
     """
     try:
-        target = path.resolve()  # a link stays one
-        if target.exists() and not target.is_file():
+        if path.exists() and not path.is_file():
             raise StoreError(f"cannot write {path}: it is not a plain file")
+        target = path.resolve()  # a link stays one
         if any(Path(f"{target}{suffix}").exists() for suffix in ("-journal", "-wal")):
             raise StoreError(f"cannot write {path}: a database there is in use, or was left so")
         if not target.parent.is_dir():

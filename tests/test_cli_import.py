@@ -112,6 +112,7 @@ def test_an_export_through_a_pipe(exported, tmp_path, capsys):
     ("content", "words"),
     [
         (b"", "not whole JSON"),
+        (b"shapes:\n  - [1, 2, 3]\n", "neither JSON nor SQLite"),
         (b"SQLite format 3\0", "ends within its header"),
         (b"SQLite format 3\0" + bytes(4000), "damaged"),
         (b"\0" * 5000, "it is not text"),

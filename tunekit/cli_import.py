@@ -67,7 +67,7 @@ def run_import(request: ImportRequest) -> int:
         sections = _read_file(request, location)
         report, shown = _import(sections, location, policy, dry_run=request.dry_run)
     except ExchangeError as error:
-        raise ExchangeError(f"{request.file}: {error}") from error
+        raise ExchangeError(f"{request.file or repr('')}: {error}") from error
     code = _report_import(report, shown, dry_run=request.dry_run)
     if request.shape is not None and not code:
         say("these are trials for the search to learn from: nothing is served from them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from tunekit.cache.rows import DEVICE_FIELDS, KEY_FIELDS, MEASUREMENT_FIELDS, VE
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is in the group `test`")
 
+ROOT = Path(__file__).parents[2]
 SCHEMA = exchange_schema()
 READERS = {
     "device": device_from_plain,
@@ -81,6 +83,12 @@ def agree(name: str, row, valid) -> bool:
 def test_the_schema_is_one():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"].endswith("draft/2020-12/schema")
+
+
+def test_the_page_shows_the_schema_that_is_installed():
+    page = (ROOT / "docs" / "exchange.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- cache/exchange.schema.json -->\n```json\n")[2].partition("```")[0]
+    assert shown == (ROOT / "cache" / "exchange.schema.json").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("all_trials", [False, True])
