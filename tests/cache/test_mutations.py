@@ -6,6 +6,7 @@ and prints what became of them.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import random
@@ -77,7 +78,7 @@ def wrong_values(whole, chance):
         if chance.random() < 0.25:
             del here[place]
         else:
-            here[place] = chance.choice(ODD_VALUES)
+            here[place] = copy.deepcopy(chance.choice(ODD_VALUES))
     return sealed(document)
 
 

@@ -77,36 +77,39 @@ def takes(policy: Policy, stored: Origin, file: Origin, *, faster: bool, newer: 
 
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize(("whose", "stored"), STORED)
-def test_every_policy_for_every_origin(make, tmp_path, imported, policy, whose, stored):
-    """The row of the store is of 2025 and takes 10 us; the file's is another config."""
+def test_every_policy_for_every_origin(store, make, imported, policy, whose, stored):
+    """The rows of the store are of 2025 and take 10 us; the file's have another config."""
+    ours, theirs = [], []
     for number, (origin, median_us, created_at) in enumerate(FILES):
-        with Store.open(tmp_path / f"{number}.db") as target:
-            target.put_device(make.device)
-            ours = make.best(10.0, provenance=make.provenance(origin=stored))
-            if whose == "imported":
-                imported(target, [ours], policy=Policy.KEEP)
-            else:
-                target.put_best(ours)
-            theirs = make.best(
-                median_us,
-                config=make.config(num_warps=8),
-                provenance=make.provenance(origin=origin, created_at=created_at),
-            )
-            (before,) = target.bests()
-            if policy is Policy.FAIL:
-                with pytest.raises(ExchangeError, match="nothing was imported"):
-                    imported(target, [theirs], policy=policy)
-                assert target.bests() == [before]
-                continue
-            report = imported(target, [theirs], policy=policy)
-            faster, newer = median_us < 10.0, created_at == NEW
-            taken = takes(policy, stored, origin, faster=faster, newer=newer)
-            assert (report.added, report.replaced, report.kept) == (0, int(taken), int(not taken))
-            (after,) = target.bests()
-            if taken:
-                assert (after.config, after.provenance.origin) == (theirs.config, Origin.IMPORTED)
-            else:
-                assert after == before
+        key = make.key(m=100 + number)
+        ours.append(make.best(10.0, key=key, provenance=make.provenance(origin=stored)))
+        provenance = make.provenance(origin=origin, created_at=created_at)
+        config = make.config(num_warps=8)
+        theirs.append(make.best(median_us, key=key, config=config, provenance=provenance))
+    if whose == "imported":
+        imported(store, ours, policy=Policy.KEEP)
+    else:
+        for best in ours:
+            store.put_best(best)
+    before = store.bests()
+    if policy is Policy.FAIL:
+        for best in theirs:
+            with pytest.raises(ExchangeError, match="nothing was imported"):
+                imported(store, [best], policy=policy)
+        assert store.bests() == before
+        return
+    taken = [
+        takes(policy, stored, origin, faster=median_us < 10.0, newer=created_at == NEW)
+        for origin, median_us, created_at in FILES
+    ]
+    report = imported(store, theirs, policy=policy)
+    assert (report.added, report.replaced, report.kept) == (0, sum(taken), 8 - sum(taken))
+    for after, old, new, gone in zip(store.bests(), before, theirs, taken, strict=True):
+        if gone:
+            assert (after.config, after.measurement) == (new.config, new.measurement)
+            assert after.provenance.origin is Origin.IMPORTED
+        else:
+            assert after == old
 
 
 @pytest.mark.parametrize("policy", [p for p in Policy if p is not Policy.FAIL])
@@ -226,3 +229,40 @@ def test_what_was_measured_here_stays_by_default_whatever_a_file_says(store, mak
     theirs = make.best(1.0, choice=Choice.VENDOR, vendor=make.vendor(0.5))
     assert imported(store, [theirs], policy=Policy.KEEP).kept == 1
     assert store.bests() == [ours]
+
+
+@pytest.mark.parametrize("field", ["protocol", "tunekit", "triton", "torch", "driver"])
+def test_only_a_version_that_differs_is_the_same_row(store, make, imported, field):
+    """Which versions a row was made with says where it comes from, not what it is a row of."""
+    store.put_best(make.best(10.0))
+    theirs = make.best(9.0, provenance=make.provenance(**{field: "9.9"}))
+    assert imported(store, [theirs], policy=Policy.KEEP).kept == 1
+    assert imported(store, [theirs], policy=Policy.FASTER).replaced == 1
+    (best,) = store.best(make.key())
+    assert getattr(best.provenance, field) == "9.9"
+
+
+def test_a_row_of_another_compiler_is_another_row(store, make, imported):
+    """It stands beside the one made here, and a lookup that grades them chooses between."""
+    ours = make.best(10.0)
+    store.put_best(ours)
+    theirs = make.best(1.0, provenance=make.provenance(compiler="triton-3.6+other"))
+    for policy in (Policy.FAIL, Policy.REPLACE):
+        imported(store, [theirs], policy=policy)
+    rows = {best.provenance.fingerprint.compiler: best for best in store.best(make.key())}
+    assert rows["triton-3.9"] == ours
+    assert rows["triton-3.6+other"].measurement.median_us == 1.0
+
+
+def test_a_card_of_another_name_is_another_key(store, make, tmp_path):
+    twin = replace(make.device, name="NVIDIA H200 NVL")
+    ours, theirs = make.best(10.0), make.best(1.0, key=make.key(gpu=twin.slug))
+    store.put_best(ours)
+    with Store.open(tmp_path / "twin.db") as source:
+        source.put_device(twin)
+        source.put_best(theirs)
+        text = export_json(source)
+    report = import_json(store, text, policy=Policy.FAIL, legality=anything_goes)
+    assert report.added == 1
+    assert store.best(make.key()) == [ours]
+    assert {device.slug for device in store.devices()} == {make.device.slug, twin.slug}
