@@ -208,15 +208,7 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
     "that of --gpu), and exit 1 if there are any.",
 )
 @_json_option
-def export_cache(
-    output: str | None,
-    cache: str | None,
-    gpu: str | None,
-    all_trials: bool,
-    form: str,
-    shapes_file: str | None,
-    as_json: bool,
-) -> int:
+def export_cache(**options: Any) -> int:
     """Write the cache as one file, for another machine.
 
     \b
@@ -228,17 +220,9 @@ def export_cache(
     Rows are sorted and carry where they come from and a checksum; no time of export is written, so
     the same rows give the same bytes. docs/exchange.md describes the JSON.
     """
-    from tunekit.cli_export import run_check, run_export
+    from tunekit.cli_export import ExportRequest, run_export
 
-    if shapes_file is not None:
-        if output is not None or all_trials or form != "json":
-            raise click.UsageError("--check writes no file: leave -o, --all-trials, --format out")
-        return run_check(shapes_file, cache, gpu=gpu, as_json=as_json)
-    if as_json:
-        raise click.UsageError("--json is for --check: an export is JSON as it is")
-    if form == "sqlite" and output is None:
-        raise click.UsageError("--format sqlite needs -o FILE")
-    return run_export(output, cache, form=form, gpu=gpu, all_trials=all_trials)
+    return run_export(ExportRequest(**options))
 
 
 @cli.command("import-cache")

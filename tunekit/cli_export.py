@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from tunekit.cache import Store, export_json, export_sqlite
 from tunekit.device import DeviceInfo, cuda_available, detect
 from tunekit.errors import StoreError
@@ -22,25 +24,55 @@ SCHEMA = 1
 """Version of the JSON that `--check` prints."""
 
 
-def run_export(
-    output: str | None, cache: str | None, *, form: str, gpu: str | None, all_trials: bool
-) -> int:
-    """Write the cache to a file, or as JSON to stdout, and return the exit code.
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """The options of `tunekit export-cache`."""
+
+    output: str | None
+    cache: str | None
+    gpu: str | None
+    all_trials: bool
+    form: str
+    shapes_file: str | None
+    as_json: bool
+
+    def check_usage(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            UsageError: there are such.
+        """
+        if self.shapes_file is not None:
+            if self.output is not None or self.all_trials or self.form != "json":
+                raise click.UsageError("--check writes no file: no -o, --all-trials or --format")
+        elif self.as_json:
+            raise click.UsageError("--json is for --check: an export is JSON as it is")
+        elif self.form == "sqlite" and self.output is None:
+            raise click.UsageError("--format sqlite needs -o FILE")
+
+
+def run_export(request: ExportRequest) -> int:
+    """Write the cache to a file, or as JSON to stdout, or check it, and return the exit code.
 
     Raises:
         TunekitError: the cache cannot be read or holds nothing, or the file cannot be written.
     """
-    with Store.open(cache, create=False) as store:
-        if output is not None and _is_cache(Path(output), store):
-            raise StoreError(f"cannot write {output}: it is the cache itself: name another file")
-        if form == "sqlite" and output is not None:
-            export_sqlite(store, Path(output), gpu=gpu, all_trials=all_trials)
+    request.check_usage()
+    if request.shapes_file is not None:
+        return _check(request.shapes_file, request)
+    wanted: dict[str, Any] = {"gpu": request.gpu, "all_trials": request.all_trials}
+    path = None if request.output is None else Path(request.output)
+    with Store.open(request.cache, create=False) as store:
+        if path is not None and _is_cache(path, store):
+            raise StoreError(f"cannot write {path}: it is the cache itself: name another file")
+        if path is not None and request.form == "sqlite":
+            export_sqlite(store, path, **wanted)
             return 0
-        text = export_json(store, gpu=gpu, all_trials=all_trials)
-    if output is None:
+        text = export_json(store, **wanted)
+    if path is None:
         answer(text.removesuffix("\n"))
     else:
-        write_file(Path(output), text)
+        write_file(path, text)
     return 0
 
 
@@ -71,15 +103,11 @@ class Missing:
         }
 
 
-def run_check(shapes_file: str, cache: str | None, *, gpu: str | None, as_json: bool) -> int:
-    """List the problems of a file that no row serves, and return the exit code: 1 if any.
-
-    Raises:
-        TunekitError: the file or the cache cannot be read, or which GPU is meant is not known.
-    """
-    shapes = load_shapes(shapes_file)
-    with Store.open(cache, create=False) as store:
-        device = _device(gpu, store)
+def _check(shapes_file: str, request: ExportRequest) -> int:
+    """List the problems of a file that no row serves, and return the exit code: 1 if any."""
+    shapes, as_json = load_shapes(shapes_file), request.as_json
+    with Store.open(request.cache, create=False) as store:
+        device = _device(request.gpu, store)
         rows = store.bests(gpu=device.slug)
         location = store.location
     first: dict[TuningKey, Shape] = {}
