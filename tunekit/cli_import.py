@@ -11,22 +11,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tunekit.cache import (
-    SQLITE_MAGIC,
-    ImportReport,
-    Policy,
-    Store,
+from tunekit.cache import ImportReport, Policy, Store, default_location, import_sections
+from tunekit.cache.autotune import (
     autotune_dtype,
     check_autotune_key,
-    default_location,
     describe_key,
-    document_sections,
-    import_sections,
     is_autotune,
-    parse_json,
     read_autotune,
-    read_snapshot,
 )
+from tunekit.cache.document import Sections, document_sections, parse_json
+from tunekit.cache.snapshot import SQLITE_MAGIC, read_snapshot
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES, DeviceInfo, cuda_available, detect
 from tunekit.errors import ExchangeError, NoStoreError, ProblemError
@@ -35,8 +29,6 @@ from tunekit.key import Problem, TuningKey
 from tunekit.output import say
 from tunekit.shapes import DEFAULT_DTYPE, parse_shape
 from tunekit.space import Violation
-
-Sections = Mapping[str, list[Any]]
 
 GZIP_MAGIC = b"\x1f\x8b"
 AUTOTUNE_VARIANT = "pointer"

@@ -9,14 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tunekit.cache import (
-    Policy,
-    Store,
+from tunekit.cache import Policy, Store, export_json, import_json, import_sections
+from tunekit.cache.autotune import (
     autotune_dtype,
     check_autotune_key,
-    export_json,
-    import_json,
-    import_sections,
     is_autotune,
     read_autotune,
 )
