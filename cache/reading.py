@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from tunekit.cache.queries import (
-    ANY_TRIAL,
     BASELINES,
     BESTS,
     COUNTS,
@@ -157,11 +156,6 @@ def count_trials(connection: Connection, key: TuningKey) -> dict[Status, int]:
     """Return how many trials of a key ended how."""
     rows = connection.execute(COUNTS, Where(key=key).parameters()).all()
     return dict(_readable("trial", rows, lambda row: (_named(Status, row[0]), int(row[1]))))
-
-
-def has_trials(connection: Connection) -> bool:
-    """Say whether there is a trial of any key."""
-    return connection.scalar(ANY_TRIAL) is not None
 
 
 def _read_result(

@@ -9,14 +9,13 @@ from types import TracebackType
 from tunekit.cache.engine import Database
 from tunekit.cache.location import default_location
 from tunekit.cache.opening import open_database
-from tunekit.cache.queries import Where
+from tunekit.cache.queries import ANY_TRIAL, Where
 from tunekit.cache.reading import (
     count_trials,
     find_bests,
     find_devices,
     find_misses,
     find_trials,
-    has_trials,
 )
 from tunekit.cache.rules import supersedes
 from tunekit.cache.writing import RowWriter
@@ -91,7 +90,7 @@ class Store:
     def has_trials(self) -> bool:
         """Say whether there is a trial of any key."""
         with self.database.reading() as connection:
-            return has_trials(connection)
+            return connection.scalar(ANY_TRIAL) is not None
 
     def put_best(
         self,
