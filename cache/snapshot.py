@@ -12,13 +12,15 @@ present schema and read.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import sqlite3
 import struct
 import tempfile
 import zlib
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,11 +185,25 @@ def _read_copy(copy: Path) -> Sections:
         _check_whole(connection)
         _check_ours(connection)
     try:
-        with Store.open(copy, create=False) as store, store.database.reading() as opened:
+        with _unheard():
+            store = Store.open(copy, create=False)
+        with store, store.database.reading() as opened:
             return read_sections(opened)
     except StoreError as error:
         reason = str(error).replace(str(copy), "of the file")
         raise ExchangeError(f"the SQLite file cannot be read: {reason}") from error
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Let the store say nothing of the copy, which whoever asked for an import never sees."""
+    logger = logging.getLogger("tunekit.cache")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _check_whole(connection: sqlite3.Connection) -> None:

@@ -276,7 +276,7 @@ def test_a_target_that_cannot_be_written_is_one_line(full, tmp_path, target, mon
     assert not Path("missing").exists()
 
 
-def test_a_database_of_the_first_schema_is_read_and_left_as_it_is(empty, tmp_path):
+def test_a_database_of_the_first_schema_is_read_and_left_as_it_is(empty, tmp_path, caplog):
     asset = Path(__file__).parent / "assets" / "schema-0001.db"
     if not asset.exists():
         pytest.skip("the asset of schema 0001 is not here")
@@ -285,6 +285,7 @@ def test_a_database_of_the_first_schema_is_read_and_left_as_it_is(empty, tmp_pat
     shutil.copyfile(asset, copy)
     before = digest(copy.parent)
     report = take(empty, copy)
+    assert caplog.text == ""
     assert report.added > len(empty.bests()) > 0
     assert report.refused == []
     assert digest(copy.parent) == before
