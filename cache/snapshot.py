@@ -86,7 +86,9 @@ def write_snapshot(path: Path, rows: SnapshotRows) -> None:
 
 
 def _fill(part: Path, rows: SnapshotRows) -> None:
-    with Store.open(part) as store, store.database.writing() as connection:
+    with _unheard():
+        store = Store.open(part)
+    with store, store.database.writing() as connection:
         writer = RowWriter(connection)
         for device in rows.devices:
             writer.device(device)
@@ -196,7 +198,7 @@ def _read_copy(copy: Path) -> Sections:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Let the store say nothing of the copy, which whoever asked for an import never sees."""
+    """Let the store say nothing of a file that only this module knows."""
     logger = logging.getLogger("tunekit.cache")
     level = logger.level
     logger.setLevel(logging.ERROR)
