@@ -1,22 +1,48 @@
-"""The store of what was tuned: SQLite by default, PostgreSQL by URL, and one JSON file between.
+"""The store of what was tuned: SQLite by default, PostgreSQL by URL, and files between.
 
 Nothing here imports a kernel or touches a GPU. Where configs must be judged, the function that
-judges them is handed in.
+judges them is handed in. What reads and writes files is loaded at first use: the run time needs
+none of it.
 """
 
 from __future__ import annotations
 
-from tunekit.cache.exporting import export_json
-from tunekit.cache.importing import ImportReport, import_json
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tunekit.cache.location import default_location
 from tunekit.cache.rules import Policy
 from tunekit.cache.store import Store
 
-__all__ = [
-    "ImportReport",
-    "Policy",
-    "Store",
-    "default_location",
-    "export_json",
-    "import_json",
-]
+if TYPE_CHECKING:
+    from tunekit.cache.document import exchange_schema as exchange_schema
+    from tunekit.cache.exporting import export_json as export_json
+    from tunekit.cache.exporting import export_sqlite as export_sqlite
+    from tunekit.cache.importing import import_json as import_json
+    from tunekit.cache.importing import import_sections as import_sections
+    from tunekit.cache.importing import import_sqlite as import_sqlite
+    from tunekit.cache.merging import ImportReport as ImportReport
+
+_HOME = {
+    "ImportReport": "tunekit.cache.merging",
+    "exchange_schema": "tunekit.cache.document",
+    "export_json": "tunekit.cache.exporting",
+    "export_sqlite": "tunekit.cache.exporting",
+    "import_json": "tunekit.cache.importing",
+    "import_sections": "tunekit.cache.importing",
+    "import_sqlite": "tunekit.cache.importing",
+}
+
+__all__ = ["Policy", "Store", "default_location", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -73,6 +73,7 @@ TRIALS = (
 BASELINES = _results(_BASELINE, _BEST.c.id).outerjoin(_BEST, _BEST.c.baseline_id == _BASELINE.c.id)
 MISSES = _of_keys(_MISS, _MISS.c.count)
 ENVIRONMENTS = select(_ENVIRONMENT.c.id, *(_ENVIRONMENT.c[name] for name in ENVIRONMENT_FIELDS))
+ANY_TRIAL = select(_TRIAL.c.id).limit(1)
 DEVICES = select(*(_DEVICE.c[name] for name in DEVICE_FIELDS))
 _COMPILER = {BESTS: _BEST.c.compiler, TRIALS: _ENVIRONMENT.c.compiler}
 _KEY_IS = [

@@ -9,7 +9,7 @@ from types import TracebackType
 from tunekit.cache.engine import Database
 from tunekit.cache.location import default_location
 from tunekit.cache.opening import open_database
-from tunekit.cache.queries import Where
+from tunekit.cache.queries import ANY_TRIAL, Where
 from tunekit.cache.reading import (
     UnreadBest,
     count_trials,
@@ -88,6 +88,11 @@ class Store:
         """Return how many trials of a key ended how, under any compiler."""
         with self.database.reading() as connection:
             return count_trials(connection, key)
+
+    def has_trials(self) -> bool:
+        """Say whether there is a trial of any key."""
+        with self.database.reading() as connection:
+            return connection.scalar(ANY_TRIAL) is not None
 
     def put_best(
         self,

@@ -27,6 +27,23 @@ def load_tile(descriptor, row, column, STORED: tl.constexpr):
 
 
 @triton.jit
+def multiply_add(
+    a, b, acc, first_m, first_n, first_k,
+    A_STORED: tl.constexpr,
+    B_STORED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Add the product of one step along K to a tile."""
+    a_tile = load_tile(a, first_m, first_k, A_STORED)
+    b_tile = load_tile(b, first_k, first_n, B_STORED)
+    if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
+        a_tile = a_tile.to(tl.float32)
+        b_tile = b_tile.to(tl.float32)
+    return tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
+
+
+@triton.jit
 def store_tile(
     c,
     tile,

@@ -165,7 +165,7 @@ def split_workspace(config: Config, out: Any, tiles: int) -> tuple[Any, Any]:
         return out, out
     numel = tiles * config.split_k * config.block_m * config.block_n
     partials = workspace(out, "partials", numel, torch.float32)
-    return partials, workspace(out, "arrivals", tiles, torch.int32)
+    return partials, workspace(out, "arrivals", 2 * tiles, torch.int32)
 
 
 def workspace(beside: Any, purpose: str, numel: int, dtype: torch.dtype) -> Any:

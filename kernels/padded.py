@@ -17,32 +17,37 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.operands import StandIn, workspace
+from tunekit.kernels.operands import StandIn, interpreting, workspace
 from tunekit.kernels.protocol import KernelCall
-from tunekit.kernels.tma import TmaTiles, shared_bytes, tma_kernel
+from tunekit.kernels.tma import TmaTiles, shared_bytes, tma_kernel, waiting
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
-COPY_BLOCKS = ((8, 512, 8), (1, 1024, 4), (4, 512, 4), (16, 128, 4))
-"""Blocks of an operand that one program may copy: lines, elements of each, and warps."""
+COPY_BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
+"""What one program may copy: elements of the copy, and warps."""
 
 
 @triton.jit
 def copy_block(
     source, copy, block, lines, length, stride_line, stride_inner, leading,
-    LINES: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
-    """Copy one block of lines to lines that start `leading` elements apart."""
-    across = tl.cdiv(length, COLUMNS)
-    line = (block // across * LINES + tl.arange(0, LINES)).to(tl.int64)[:, None]
-    column = (block % across * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)[None, :]
+    """Fill one block of a copy whose lines start `leading` elements apart. FAR: offsets pass 2^31.
+
+    Blocks go through the copy as it lies in memory, so that it is written in whole vectors.
+    """
+    first = block.to(tl.int64) * BLOCK if FAR else block * BLOCK
+    at = first + tl.arange(0, BLOCK)
+    line = at // leading
+    column = at % leading
     inside = (line < lines) & (column < length)
-    values = tl.load(source + line * stride_line + column * stride_inner, mask=inside)
-    tl.store(copy + line * leading + column, values, mask=inside)
+    values = tl.load(source + line * stride_line + column * stride_inner, mask=inside, other=0.0)
+    tl.store(copy + at, values, mask=at < lines * leading)
 
 
 @triton.jit(
@@ -56,18 +61,21 @@ def padding_kernel(
     a_lines, a_length, a_line, a_inner, a_units,
     b_lines, b_length, b_line, b_inner, b_units,
     a_blocks,
-    UNIT: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr, FAR: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Copy both operands, a block a program: those of A first."""
+    """Copy both operands, a block a program: those of A first.
+
+    EARLY lets the launch that reads the copies start; it waits until they are made.
+    """
+    if EARLY:
+        gdc_launch_dependents()
     block = tl.program_id(0)
     if block < a_blocks:
-        copy_block(
-            a, a_copy, block, a_lines, a_length, a_line, a_inner, a_units * UNIT, LINES, COLUMNS
-        )
+        copy_block(a, a_copy, block, a_lines, a_length, a_line, a_inner, a_units * UNIT, BLOCK, FAR)
     else:
         copy_block(
             b, b_copy, block - a_blocks, b_lines, b_length, b_line, b_inner, b_units * UNIT,
-            LINES, COLUMNS,
+            BLOCK, FAR,
         )  # fmt: skip
 
 
@@ -96,7 +104,11 @@ def _on_copies(rule: Rule) -> Rule:
 
 
 _TMA = TmaTiles.space
-_TMA_CHOICES = {**_TMA.choices, "copy": tuple(range(len(COPY_BLOCKS)))}
+_TMA_CHOICES = {
+    **_TMA.choices,
+    "shared": (0,),  # all parts at once, and before the copies have ended, is no launch there is
+    "copy": tuple(range(len(COPY_BLOCKS))),
+}
 
 
 class PaddedTiles:
@@ -118,23 +130,34 @@ class PaddedTiles:
         a_copy, a_sizes = _copy_of(a, "n" if problem.layout[0] == "n" else "t", "a")
         b_copy, b_sizes = _copy_of(b, "n" if problem.layout[1] == "n" else "t", "b")
         whole = 16 // ITEMSIZE[problem.dtype]
-        lines, columns, warps = COPY_BLOCKS[config.switch("copy")]
-        a_blocks, b_blocks = (
-            rules.ceil_div(sizes[0], lines) * rules.ceil_div(sizes[1], columns)
-            for sizes in (a_sizes, b_sizes)
-        )
+        block, warps = COPY_BLOCKS[config.switch("copy")]
+        copied = [sizes[0] * sizes[-1] * whole for sizes in (a_sizes, b_sizes)]
+        a_blocks, b_blocks = (rules.ceil_div(size, block) for size in copied)
+        farthest = max(*copied, _reach(a), _reach(b))
         copies = KernelCall(
             padding_kernel,
             (a_blocks + b_blocks,),
             (a, b, a_copy, b_copy, *a_sizes, *b_sizes, a_blocks),
-            {"UNIT": whole, "LINES": lines, "COLUMNS": columns, "num_warps": warps},
+            {
+                "UNIT": whole,
+                "BLOCK": block,
+                "FAR": farthest + block >= 1 << 31,
+                "EARLY": not interpreting(),
+                "num_warps": warps,
+            },
         )
         product = TmaTiles().call(config, as_copied(problem), device, a_copy, b_copy, out)
-        return replace(product, before=(copies,))
+        return waiting(replace(product, before=(copies,)))
 
     def shared_bytes(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
         """Predict the shared memory of one program."""
         return _bytes(config, problem, device)
+
+
+def _reach(matrix: Any) -> int:
+    """Return the offset of the last element of a matrix."""
+    (rows, columns), (row_stride, column_stride) = matrix.shape, matrix.stride()
+    return int((rows - 1) * row_stride + (columns - 1) * column_stride)
 
 
 def _copy_of(matrix: Any, layout: str, purpose: str) -> tuple[Any, tuple[int, ...]]:

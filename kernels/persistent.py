@@ -21,7 +21,7 @@ import triton.language as tl
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.descriptors import describes, descriptor, halves, load_tile, store_tile
+from tunekit.kernels.descriptors import describes, descriptor, multiply_add, store_parts
 from tunekit.kernels.operands import dot_settings
 from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
@@ -70,29 +70,14 @@ def persistent_kernel(
 
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for tile_k in range(k_tiles):
-            a_tile = load_tile(a, first_m, tile_k * BLOCK_K, A_STORED)
-            b_tile = load_tile(b, tile_k * BLOCK_K, first_n, B_STORED)
-            if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
-                a_tile = a_tile.to(tl.float32)
-                b_tile = b_tile.to(tl.float32)
-            acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
+            acc = multiply_add(
+                a, b, acc, first_m, first_n, tile_k * BLOCK_K, A_STORED, B_STORED, PRECISION, UPCAST
+            )
 
-        if EPILOGUE == 1:
-            store_tile(
-                c, acc, first_m, first_n, M, N, stride_cm, stride_cn,
-                BLOCK_M, BLOCK_N, C_DESCRIBED,
-            )  # fmt: skip
-        else:
-            half: tl.constexpr = BLOCK_N // 2
-            left, right = halves(acc, BLOCK_M, BLOCK_N)
-            store_tile(
-                c, left, first_m, first_n, M, N, stride_cm, stride_cn,
-                BLOCK_M, half, C_DESCRIBED,
-            )  # fmt: skip
-            store_tile(
-                c, right, first_m, first_n + half, M, N, stride_cm, stride_cn,
-                BLOCK_M, half, C_DESCRIBED,
-            )  # fmt: skip
+        store_parts(
+            c, acc, first_m, first_n, M, N, stride_cm, stride_cn,
+            BLOCK_M, BLOCK_N, EPILOGUE, C_DESCRIBED,
+        )  # fmt: skip
 
 
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:

@@ -21,7 +21,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.operands import dot_settings, in_units, split_workspace
-from tunekit.kernels.partials import partials_at_once, store_or_sum
+from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
@@ -61,6 +61,8 @@ def pointer_kernel(
     BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr,
     AT_ONCE: tl.constexpr,
+    PARTS: tl.constexpr,
+    ALONE: tl.constexpr,
     EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -117,11 +119,10 @@ def pointer_kernel(
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
-    c_ptrs = c_ptr + wide_m[:, None] * stride_cm + wide_n[None, :] * stride_cn
-    inner = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    store_or_sum(
-        c_ptrs, in_m & in_n, acc, inner, pid, part, workspace_ptr, arrivals_ptr, SPLIT_K,
-        BLOCK_M * BLOCK_N, AT_ONCE, SPLIT,
+    finish_tile(
+        c_ptr, acc, tile_m * BLOCK_M, tile_n * BLOCK_N, M, N, stride_cm, stride_cn, pid, part,
+        workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_M, BLOCK_N,
+        SPLIT, AT_ONCE, PARTS, False, ALONE,
     )  # fmt: skip
 
 
@@ -197,8 +198,7 @@ class PointerTiles:
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
             "BLOCK_K": config.block_k,
-            "SPLIT": config.split_k > 1,
-            "AT_ONCE": partials_at_once(config, device),
+            **split_settings(config, device),
             "EVEN_K": problem.k % config.block_k == 0,
             **dot_settings(problem),
             **units,

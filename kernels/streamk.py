@@ -20,9 +20,9 @@ import triton.language as tl
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.descriptors import describes, descriptor, load_tile, store_parts
+from tunekit.kernels.descriptors import describes, descriptor, multiply_add, store_parts
 from tunekit.kernels.operands import dot_settings, split_workspace
-from tunekit.kernels.partials import partials_at_once, store_or_sum
+from tunekit.kernels.partials import finish_tile, partials_at_once
 from tunekit.kernels.persistent import shared_bytes as whole_bytes
 from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
@@ -49,23 +49,6 @@ number of parts is about sqrt(K / 256), or sqrt(K / 128) where L2 answers at onc
 
 LEAST_GAIN = 0.03
 """The share of the whole time that cutting the last wave must save, by the count of waves."""
-
-
-@triton.jit
-def multiply_add(
-    a, b, acc, first_m, first_n, first_k,
-    A_STORED: tl.constexpr,
-    B_STORED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr,
-):  # fmt: skip
-    """Add the product of one step along K to a tile."""
-    a_tile = load_tile(a, first_m, first_k, A_STORED)
-    b_tile = load_tile(b, first_k, first_n, B_STORED)
-    if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
-        a_tile = a_tile.to(tl.float32)
-        b_tile = b_tile.to(tl.float32)
-    return tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
 
 
 @triton.jit(do_not_specialize=["M", "N", "K", "stride_cm", "GROUP_SIZE", "REST", "SPLIT_K"])
@@ -137,16 +120,10 @@ def streamk_kernel(
                 A_STORED, B_STORED, PRECISION, UPCAST,
             )  # fmt: skip
 
-        offs_m = from_m + tl.arange(0, BLOCK_M)
-        offs_n = from_n + tl.arange(0, BLOCK_N)
-        # Offsets are 64-bit: a row times its stride passes 2^31 long before memory runs out.
-        wide_m = offs_m.to(tl.int64)[:, None]
-        wide_n = offs_n.to(tl.int64)[None, :]
-        c_ptrs = c_ptr + wide_m * stride_cm + wide_n * stride_cn
-        inner = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        store_or_sum(
-            c_ptrs, (offs_m < M)[:, None] & (offs_n < N)[None, :], some, inner, cut, part,
-            workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_M * BLOCK_N, AT_ONCE, True,
+        finish_tile(
+            c_ptr, some, from_m, from_n, M, N, stride_cm, stride_cn, cut, part,
+            workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_M, BLOCK_N,
+            True, AT_ONCE, 0, False, False,
         )  # fmt: skip
 
 

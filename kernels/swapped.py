@@ -25,7 +25,7 @@ from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules
 from tunekit.kernels.descriptors import descriptor, load_tile
 from tunekit.kernels.operands import dot_settings, split_workspace
-from tunekit.kernels.partials import partials_at_once, store_or_sum
+from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
@@ -58,10 +58,12 @@ def swapped_kernel(
     AT_ONCE: tl.constexpr,
     EVEN_K: tl.constexpr,
     TMA: tl.constexpr,
+    PARTS: tl.constexpr,
     A_STORED: tl.constexpr,
     B_STORED: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
+    ALONE: tl.constexpr,
 ):
     """Compute BLOCK_N columns of C = A @ B for BLOCK_M rows, or one part of their sum over K."""
     pid = tl.program_id(0)
@@ -114,11 +116,10 @@ def swapped_kernel(
             b_ptrs += step * stride_bk
             a_ptrs += step * stride_ak
 
-    c_ptrs = c_ptr + wide_n[:, None] * stride_cn + wide_m[None, :] * stride_cm
-    inner = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    store_or_sum(
-        c_ptrs, in_n & in_m, acc, inner, pid, part, workspace_ptr, arrivals_ptr, SPLIT_K,
-        BLOCK_M * BLOCK_N, AT_ONCE, SPLIT,
+    finish_tile(
+        c_ptr, acc, first_n, first_m, N, M, stride_cn, stride_cm, pid, part,
+        workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_N, BLOCK_M,
+        SPLIT, AT_ONCE, PARTS, True, ALONE,
     )  # fmt: skip
 
 
@@ -163,6 +164,8 @@ def _tf32_layout(config: Config, problem: Problem, device: DeviceInfo) -> str | 
 def _warps(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     if config.num_warps > 4 and config.block_n < 32 * config.num_warps // 2:
         return f"{config.num_warps} warps for {config.block_n} rows of the MMA"
+    if config.num_warps < 4 and config.block_n > 16 * config.num_warps:
+        return f"{config.num_warps} warps for {config.block_n} rows of the MMA"
     return None
 
 
@@ -198,7 +201,7 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     return max(step * buffers, turning) + barriers
 
 
-SPLITS = (1, 2, 4, 8, 16, 32)
+SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 STAGES = (2, 3, 4, 5, 6, 8)
 LEAST_IN_FLIGHT = 32 * 1024
 
@@ -216,9 +219,10 @@ class SwappedOperands:
             "block_k": (64, 128, 256),
             "group_size": (1,),
             "split_k": SPLITS,
-            "num_warps": (4, 8),
+            "num_warps": (2, 4, 8),
             "num_stages": STAGES,
             "tma": (0, 1),
+            "shared": (0, 1),
         },
         rules=(
             Rule("tma", _tma, ("switches",)),
@@ -227,10 +231,12 @@ class SwappedOperands:
             *tile_rules.DOT_RULES,
             tile_rules.REGISTERS,
             tile_rules.shared_rule(shared_bytes),
+            tile_rules.SHARED_SUM,
         ),
         worth=(
             Rule("few-rows", few_rows, ("block_m", "block_n")),
             *tile_rules.TILE_WORTH,
+            tile_rules.SUM_WORTH,
             Rule("mma-rows", _warps, ("block_n", "num_warps")),
             Rule("parallel", _parallel, (*tile_rules.TILE, "split_k")),
             Rule("in-flight", _in_flight, ("block_n", "block_k", "split_k", "num_stages")),
@@ -264,8 +270,7 @@ class SwappedOperands:
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
             "BLOCK_K": config.block_k,
-            "SPLIT": config.split_k > 1,
-            "AT_ONCE": partials_at_once(config, device),
+            **split_settings(config, device),
             "EVEN_K": tma or problem.k % config.block_k == 0,
             "TMA": tma,
             "A_STORED": a_stored,

@@ -124,6 +124,34 @@ def _parts(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return None
 
 
+def _shared_sum(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Let parts wait for each other only where all of them are sure to be resident."""
+    if not config.switch("shared"):
+        return None
+    programs = tile_count(config, problem) * config.split_k
+    if config.split_k == 1:
+        return "shared=1 where there is one part"
+    if device.backend != "cuda" or programs > device.multiprocessors:
+        return f"shared=1 with {programs} programs on {device.multiprocessors} multiprocessors"
+    if config.block_m * config.block_n < 2 * config.split_k:
+        return f"shared=1 with {config.split_k} parts of a tile"
+    return None
+
+
+def _sum_worth(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Share the sum between parts where there are many, for each waits for all of them."""
+    if config.switch("shared") and config.split_k < FEWEST_TO_SHARE:
+        return f"shared=1 with {config.split_k} parts"
+    if not config.switch("shared") and config.split_k > MOST_FOR_ONE:
+        return f"{config.split_k} parts for one program to sum"
+    return None
+
+
+FEWEST_TO_SHARE = 8
+MOST_FOR_ONE = 32
+"""Parts of K between which one program sums all of a tile, or each part a slice of it."""
+
+
 def _idle_split(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     if config.split_k == 1:
         return None
@@ -185,6 +213,9 @@ REGISTERS = Rule("registers", _registers, THREADS)
 
 PARTS = Rule("split-k", _parts, ("block_k", "split_k"))
 INDEX_RANGE = Rule("index-range", _index_range, (*TILE, "group_size", "split_k"))
+
+SUM_WORTH = Rule("sum", _sum_worth, ("split_k", "switches"))
+SHARED_SUM = Rule("shared-sum", _shared_sum, (*TILE, "split_k", "switches"))
 
 DOT_RULES = (
     INDEX_RANGE,

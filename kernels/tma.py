@@ -11,17 +11,19 @@ have any strides. Split-K as in the pointer variant.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.descriptors import descriptor, load_tile
-from tunekit.kernels.operands import dot_settings, split_workspace
-from tunekit.kernels.partials import partials_at_once, store_or_sum
+from tunekit.kernels.descriptors import descriptor, multiply_add
+from tunekit.kernels.operands import dot_settings, interpreting, split_workspace
+from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.tma_rules import TMA_RULES, TMA_WORTH, deep_rule
@@ -50,12 +52,20 @@ def tma_kernel(
     AT_ONCE: tl.constexpr,
     UNIT_N: tl.constexpr,
     UNIT_CM: tl.constexpr,
+    PARTS: tl.constexpr,
+    ALONE: tl.constexpr,
     A_STORED: tl.constexpr,
     B_STORED: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
+    WAITING: tl.constexpr,
 ):
-    """Compute a tile of C = A @ B, or one part of it."""
+    """Compute a tile of C = A @ B, or one part of it.
+
+    WAITING: the launch before this one, which makes the operands, may not have ended yet.
+    """
+    if WAITING:
+        gdc_wait()
     N, stride_cm = N * UNIT_N, stride_cm * UNIT_CM
     pid = tl.program_id(0)
     part = tl.program_id(1)
@@ -69,24 +79,25 @@ def tma_kernel(
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for tile_k in range(first, last):
-        a_tile = load_tile(a, first_m, tile_k * BLOCK_K, A_STORED)
-        b_tile = load_tile(b, tile_k * BLOCK_K, first_n, B_STORED)
-        if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
-            a_tile = a_tile.to(tl.float32)
-            b_tile = b_tile.to(tl.float32)
-        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
+        acc = multiply_add(
+            a, b, acc, first_m, first_n, tile_k * BLOCK_K, A_STORED, B_STORED, PRECISION, UPCAST
+        )
 
-    offs_m = first_m + tl.arange(0, BLOCK_M)
-    offs_n = first_n + tl.arange(0, BLOCK_N)
-    # Offsets are 64-bit: a row times its stride passes 2^31 long before memory runs out.
-    wide_m = offs_m.to(tl.int64)[:, None]
-    wide_n = offs_n.to(tl.int64)[None, :]
-    c_ptrs = c_ptr + wide_m * stride_cm + wide_n * stride_cn
-    inner = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    store_or_sum(
-        c_ptrs, (offs_m < M)[:, None] & (offs_n < N)[None, :], acc, inner, pid, part,
-        workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_M * BLOCK_N, AT_ONCE, SPLIT,
+    finish_tile(
+        c_ptr, acc, first_m, first_n, M, N, stride_cm, stride_cn, pid, part,
+        workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_M, BLOCK_N,
+        SPLIT, AT_ONCE, PARTS, False, ALONE,
     )  # fmt: skip
+
+
+def waiting(call: KernelCall) -> KernelCall:
+    """Let a launch of `tma_kernel` start before the one that makes its operands has ended.
+
+    Its program starts are then not waited for in turn (programmatic dependent launch).
+    """
+    if interpreting():
+        return call
+    return replace(call, options={**call.options, "WAITING": True, "launch_pdl": True})
 
 
 def in_unit(size: int, itemsize: int) -> tuple[int, int]:
@@ -120,12 +131,19 @@ class TmaTiles:
             "block_n": (32, 64, 128, 256),
             "block_k": (32, 64, 128, 256),
             "group_size": (1, 8, 16),
-            "split_k": (1, 2, 4, 8, 16, 32),
+            "split_k": (1, 2, 4, 8, 16, 32, 64, 128),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4, 5, 6, 7, 8),
+            "shared": (0, 1),
         },
-        rules=(*TMA_RULES, rules.POWER_OF_TWO, rules.REGISTERS, rules.shared_rule(shared_bytes)),
-        worth=(*TMA_WORTH, deep_rule(shared_bytes)),
+        rules=(
+            *TMA_RULES,
+            rules.POWER_OF_TWO,
+            rules.REGISTERS,
+            rules.shared_rule(shared_bytes),
+            rules.SHARED_SUM,
+        ),
+        worth=(*TMA_WORTH, rules.SUM_WORTH, deep_rule(shared_bytes)),
     )
 
     def call(
@@ -150,13 +168,13 @@ class TmaTiles:
             "BLOCK_M": block_m,
             "BLOCK_N": block_n,
             "BLOCK_K": block_k,
-            "SPLIT": config.split_k > 1,
-            "AT_ONCE": partials_at_once(config, device),
+            **split_settings(config, device),
             "UNIT_N": unit_n,
             "UNIT_CM": unit_cm,
             "A_STORED": a_stored,
             "B_STORED": b_stored,
             **dot_settings(problem),
+            "WAITING": False,
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
         }

@@ -21,9 +21,8 @@ A100 = KNOWN_DEVICES["sm_80"]
 
 
 def measured(median):
-    return Measurement(
-        median, median - 0.5, median + 0.5, median, median, median, 50, "test-1", final=True
-    )
+    times = (median, median - 0.5, median + 0.5, median, median, median)
+    return Measurement(*times, 50, "test-1", error_ratio=0.5, final=True)
 
 
 def best(m=64, *, device=H200, triton=100.0, vendor=110.0, at=0, **changes):

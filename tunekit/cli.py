@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tunekit import __version__
 from tunekit.errors import StoreError, TunekitError
-from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say, write_file
+from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
 
 if TYPE_CHECKING:
     from tunekit.cache import Store
 
 SAMPLERS = ("tpe", "random", "exhaustive")
 POLICIES = ("faster", "newer", "keep", "replace", "fail")
+FORMATS = ("json", "sqlite")
 """What the tuner and the store offer, repeated here so that `--help` need not load them."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -212,27 +212,37 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
 @_cache_option
 @_gpu_option
 @click.option("--all-trials", is_flag=True, help="Every trial too, not only the best of each key.")
-@click.option("--format", "form", type=click.Choice(["json"]), default="json", show_default=True)
-def export_cache(
-    output: str | None, cache: str | None, gpu: str | None, all_trials: bool, form: str
-) -> None:
-    """Write the cache as one JSON document, for another machine.
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="json",
+    show_default=True,
+    help="One JSON document, or a cache file with these rows alone.",
+)
+@click.option(
+    "--check",
+    "shapes_file",
+    metavar="SHAPES",
+    help="Export nothing: list the problems of a shapes file that no row serves on this GPU (or "
+    "that of --gpu), and exit 1 if there are any.",
+)
+@_json_option
+def export_cache(**options: Any) -> int:
+    """Write the cache as one file, for another machine.
 
     \b
     tunekit export-cache -o tuned.json
     tunekit export-cache --gpu nvidia-h200-sm90-132 --all-trials -o all.json
+    tunekit export-cache --format sqlite -o tuned.db
+    tunekit export-cache --check shapes.yaml --gpu nvidia-h200-sm90-132
 
     Rows are sorted and carry where they come from and a checksum; no time of export is written, so
-    the same rows give the same bytes.
+    the same rows give the same bytes. docs/exchange.md describes the JSON.
     """
-    from tunekit.cache import Store, export_json
+    from tunekit.cli_export import ExportRequest, run_export
 
-    with Store.open(cache, create=False) as store:
-        text = export_json(store, gpu=gpu, all_trials=all_trials)
-    if output is None:
-        answer(text.removesuffix("\n"))
-    else:
-        write_file(Path(output), text)
+    return run_export(ExportRequest(**options))
 
 
 @cli.command("import-cache")
@@ -247,25 +257,39 @@ def export_cache(
     "the file's whatever it says (replace), or stop (fail).",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
-def import_cache(file: str, cache: str | None, on_conflict: str, dry_run: bool) -> int:
-    """Load rows that `export-cache` wrote.
+@click.option(
+    "--shape",
+    metavar="M,N,K[,DTYPE[,LAYOUT]]",
+    help="The product that a file of Triton's autotuner timed. DTYPE is the file's, LAYOUT nt.",
+)
+@click.option("--gpu", metavar="SLUG", help="The GPU that timed it, if not the one here.")
+def import_cache(**options: Any) -> int:
+    """Load rows that `export-cache` wrote, as JSON or SQLite, or that Triton's autotuner did.
 
     \b
     tunekit import-cache tuned.json --dry-run
     tunekit import-cache tuned.json --on-conflict faster
+    tunekit import-cache tuned.db
+    tunekit import-cache matmul_kernel.autotune.json --shape 512,1024,256,float16,nn
 
     Every row is checked. One that cannot be used here is refused by its number, with the reason,
-    and the rest is loaded; a file that is damaged is not loaded at all.
+    and the rest is loaded; a file that is damaged is not loaded at all. What Triton's autotuner
+    timed (TRITON_CACHE_AUTOTUNING) is taken as trials: nothing is served from it.
     """
-    from tunekit.cli_import import run_import
+    from tunekit.cli_import import ImportRequest, run_import
 
-    return run_import(file, cache, on_conflict=on_conflict, dry_run=dry_run)
+    return run_import(ImportRequest(**options))
 
 
 def _nothing_to_show(store: Store, gpu: str | None) -> str:
     others = sorted({best.key.gpu for best in store.bests()})
     if gpu is not None and others:
         return f"{store.location} has no rows of the GPU {gpu!r}: it has {', '.join(others)}"
+    if store.has_trials():
+        return (
+            f"the cache {store.location} has trials, but no best of any problem: finish with"
+            " `tunekit tune --shapes FILE`"
+        )
     return (
         f"the cache {store.location} is empty: fill it with `tunekit tune --shapes FILE` or "
         "`tunekit import-cache FILE`"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from pathlib import Path
 
 import pytest
 
-from tunekit.cache import export_json
+from tunekit.cache import Store, export_json, import_sqlite
 
 
 def change(store, *statements):
@@ -64,3 +66,29 @@ def test_damaged_trials_are_left_out_alone(store, make):
         "UPDATE trial SET status = 'bored' WHERE id = 3",
     )
     assert store.trials(make.key()) == [(trials[0], make.provenance())]
+
+
+@pytest.mark.parametrize("field", ["driver", "triton", "device_name"])
+def test_a_version_that_is_not_known_blocks_nothing(store, make, field, tmp_path):
+    """A null where a version belongs costs the rows made there, until they are made again."""
+    good = make.best(key=make.key(m=64), provenance=make.provenance(torch="2.14.0"))
+    store.put_best(make.best())
+    store.put_best(good)
+    change(
+        store,
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'environment'",
+    )
+    change(store, f"UPDATE environment SET {field} = NULL WHERE torch = '2.13.0'")
+    with Store.open(store.location) as again:
+        assert again.bests() == [good]
+        assert len(json.loads(export_json(again))["bests"]) == 1
+        report = import_sqlite(
+            Store.open(tmp_path / "other.db"), Path(store.location), legality=lambda *_: None
+        )
+        ((_, reason),) = report.refused
+        assert f"{field}: expected text" in reason
+        assert "found None" in reason
+        assert report.added == 1
+        assert again.put_best(make.best())
+        assert again.bests() == [good, make.best()]

@@ -74,10 +74,10 @@ times = st.floats(1e-3, 1e12)
 
 
 @st.composite
-def measurements(draw: st.DrawFn, vendor: bool = False) -> Measurement:
+def measurements(draw: st.DrawFn, ratios: st.SearchStrategy) -> Measurement:
     low, median, high = sorted(draw(times) for _ in range(3))
     p20, p80 = sorted(draw(times) for _ in range(2))
-    ratio = None if vendor else draw(st.none() | st.floats(0, 1))
+    ratio = draw(ratios)
     marks = draw(st.booleans()), draw(st.booleans())
     repetitions = draw(st.integers(1, 1 << 40))
     return Measurement(median, low, high, p20, p80, low, repetitions, draw(names), ratio, *marks)
@@ -99,8 +99,8 @@ provenances = st.builds(
 
 @st.composite
 def bests(draw: st.DrawFn, device: DeviceInfo) -> Best:
-    measurement = draw(measurements())
-    vendor = draw(st.none() | measurements(vendor=True))
+    measurement = draw(measurements(st.floats(0, 1)))
+    vendor = draw(st.none() | measurements(st.none()))
     slower = vendor is not None and vendor.high_us < measurement.low_us
     return Best(
         key=draw(keys(device)),
@@ -119,7 +119,7 @@ def bests(draw: st.DrawFn, device: DeviceInfo) -> Best:
 def trials(draw: st.DrawFn) -> Trial:
     status = draw(st.sampled_from(Status))
     if status is Status.OK:
-        return Trial(draw(configs), status, draw(measurements()))
+        return Trial(draw(configs), status, draw(measurements(st.none() | st.floats(0, 1))))
     return Trial(draw(configs), status, None, draw(st.none() | names))
 
 

@@ -24,7 +24,7 @@ INDEX = 0 if torch.cuda.is_available() else -1
 
 
 def config(*tile: int, copy: int = 0, **fields: int) -> Config:
-    return Config("padded", *tile, switches=(("copy", copy),), **fields)
+    return Config("padded", *tile, switches=(("copy", copy), ("shared", 0)), **fields)
 
 
 @st.composite
@@ -67,6 +67,20 @@ def test_operands_without_a_contiguous_dimension():
     b = torch.randn(160, 128).half()[::2, ::2]
     out = torch.full((48, 64), math.nan, dtype=torch.float16)
     problem = Problem("matmul", 48, 64, 80, "float16", layout="nn", aligned=False)
+    launch = FAMILY.bind(config(64, 64, 64, num_stages=2), problem, H200, a, b, out)
+    launch(a, b, out)
+    assert torch.allclose(out.float(), a.float() @ b.float(), rtol=1e-2, atol=5e-2)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="operands on the CPU, in the interpreter")
+def test_lines_further_apart_than_32_bits_count():
+    memory = torch.empty(2**31 + 200, dtype=torch.float16)  # only what is touched takes room
+    a = memory.as_strided((2, 80), (2**31 + 1, 1))
+    a.copy_(torch.randn(2, 80))
+    b = torch.randn(33, 80).half()[:, :79].t()
+    a = a[:, :79]
+    out = torch.full((2, 33), math.nan, dtype=torch.float16)
+    problem = Problem("matmul", 2, 33, 79, "float16", aligned=False)
     launch = FAMILY.bind(config(64, 64, 64, num_stages=2), problem, H200, a, b, out)
     launch(a, b, out)
     assert torch.allclose(out.float(), a.float() @ b.float(), rtol=1e-2, atol=5e-2)

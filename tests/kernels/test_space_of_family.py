@@ -78,7 +78,8 @@ def test_what_is_legal_but_not_worth_a_trial_is_doubted_by_name():
 @pytest.mark.parametrize("size", [(1, 1, 2**31 - 1), (2**31 - 1, 1, 64), (64, 2**31 - 1, 64)])
 def test_sizes_whose_tiles_pass_32_bits_have_no_config(size):
     problem, device = Problem("matmul", *size, "float16"), KNOWN_DEVICES["sm_90"]
-    for config in (Config("pointer", 16, 16, 16), Config("tma", 64, 64, 64, num_stages=3)):
+    tma = Config("tma", 64, 64, 64, num_stages=3, switches=(("shared", 0),))
+    for config in (Config("pointer", 16, 16, 16), tma):
         broken = MATMUL.violation(config, problem, device)
         assert broken is not None
         assert broken.rule in ("index-range", "oversized-tile")

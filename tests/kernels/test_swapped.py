@@ -24,8 +24,8 @@ PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 FAMILY = MatmulFamily((SwappedOperands(),))
 
 
-def config(*tile: int, tma: int = 0, **fields: int) -> Config:
-    return Config("swapped", *tile, switches=(("tma", tma),), **fields)
+def config(*tile: int, tma: int = 0, shared: int = 0, **fields: int) -> Config:
+    return Config("swapped", *tile, switches=(("shared", shared), ("tma", tma)), **fields)
 
 
 def run(problem: Problem, chosen: Config, seed: int = 0) -> Prepared:
@@ -94,14 +94,16 @@ def test_a_k_tail_is_masked(block_k, k):
     assert_right(Problem("matmul", 5, 70, k, "float32", aligned=False), config(16, 64, block_k))
 
 
+@pytest.mark.parametrize("shared", [0, 1])
 @pytest.mark.parametrize("split_k", [2, 4, 8, 16])
-def test_split_k_repeats_bit_by_bit_and_leaves_its_counters_at_zero(split_k):
+def test_split_k_repeats_bit_by_bit_and_leaves_its_counters_at_zero(split_k, shared):
     problem = Problem("matmul", 3, 130, 64 * 33, "float16")
-    prepared = assert_right(problem, config(16, 64, 64, split_k=split_k))
+    chosen = config(16, 64, 64, split_k=split_k, shared=shared)
+    prepared = assert_right(problem, chosen)
     first = prepared.out.clone()
     call = SwappedOperands().call(
-        config(16, 64, 64, split_k=split_k), problem, H200, prepared.a, prepared.b, prepared.out
-    )
+        chosen, problem, H200, prepared.a, prepared.b, prepared.out
+    )  # fmt: skip
     for _ in range(2):
         FAMILY.poison(prepared)
         call.kernel[call.grid](*call.args, **call.options)
@@ -135,6 +137,9 @@ def test_the_transposed_problem_names_the_same_memory():
     [
         ({"aligned": False}, config(16, 64, 64, tma=1, num_stages=6, split_k=2), "tma"),
         ({"n": 28672}, config(16, 256, 256, num_stages=4, num_warps=8), "shared-memory"),
+        ({}, config(16, 64, 64, num_stages=4, shared=1), "shared-sum"),
+        ({}, config(16, 64, 64, num_stages=4, split_k=4, shared=1), "shared-sum"),
+        ({"n": 64}, config(16, 64, 64, num_stages=4, split_k=256, shared=1), "split_k-choice"),
     ],
 )
 def test_what_is_not_legal_is_refused_by_its_rule(changes, chosen, rule):
@@ -150,6 +155,9 @@ def test_what_is_not_legal_is_refused_by_its_rule(changes, chosen, rule):
         ({}, config(16, 64, 64, num_warps=8, num_stages=6, split_k=2), "mma-rows"),
         ({}, config(16, 64, 64, num_stages=2, split_k=2), "in-flight"),
         ({}, config(16, 128, 128, num_stages=6), "parallel"),
+        ({}, config(16, 64, 64, num_warps=2, num_stages=6, split_k=2), "mma-rows"),
+        ({"n": 1024, "m": 64}, config(64, 64, 64, num_stages=6, split_k=4, shared=1), "sum"),
+        ({"n": 64, "k": 65536}, config(16, 64, 64, num_stages=6, split_k=64), "sum"),
     ],
 )
 def test_what_is_not_worth_a_trial_is_doubted_by_its_rule(changes, chosen, rule):
@@ -161,7 +169,7 @@ def test_what_is_not_worth_a_trial_is_doubted_by_its_rule(changes, chosen, rule)
 def test_the_space_is_small_and_holds_descriptors_only_where_they_exist(m):
     problem = Problem("matmul", m, 4096, 4096, "bfloat16")
     configs = FAMILY.space(problem, H200).configs
-    assert 50 <= len(configs) <= 450
+    assert 50 <= len(configs) <= 500
     assert {c.switch("tma") for c in configs} == {0, 1}
     ampere = FAMILY.space(problem, KNOWN_DEVICES["sm_80"]).configs
     assert {c.switch("tma") for c in ampere} == {0}

@@ -65,28 +65,34 @@ def problem_and_config(draw: st.DrawFn) -> tuple[Problem, Config]:
     return problem, configs[draw(st.integers(0, len(configs) - 1))]
 
 
+def config(*tile: int, shared: int = 0, **fields: int) -> Config:
+    return Config("tma", *tile, switches=(("shared", shared),), **fields)
+
+
 @settings(max_examples=25)
 @given(problem_and_config(), st.integers(0, 3))
 def test_any_legal_config_is_right_for_any_aligned_problem(case, seed):
-    problem, config = case
-    assert_right(problem, config, seed)
+    problem, chosen = case
+    assert_right(problem, chosen, seed)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_odd_sizes_with_padded_leading_dimensions(layout):
     # every edge is inside a tile, and the padding between lines is NaN
     problem = Problem("matmul", 127, 129, 65, "float16", layout=layout)
-    assert_right(problem, Config("tma", 64, 64, 64, num_stages=2))
+    assert_right(problem, config(64, 64, 64, num_stages=2))
 
 
+@pytest.mark.parametrize("shared", [0, 1])
 @pytest.mark.parametrize("split_k", [2, 4])
-def test_split_k_repeats_bit_by_bit(split_k):
+def test_split_k_repeats_bit_by_bit(split_k, shared):
     problem = Problem("matmul", 70, 40, 64 * 8, "float16")
-    config = Config("tma", 64, 32, 64, split_k=split_k, num_stages=3 if split_k == 2 else 2)
-    prepared = run(problem, config)
+    stages = 3 if split_k == 2 else 2
+    chosen = config(64, 32, 64, split_k=split_k, num_stages=stages, shared=shared)
+    prepared = run(problem, chosen)
     first = prepared.out.clone()
     assert FAMILY.error_ratio(prepared) <= 1
-    launch = FAMILY.launch(config, prepared)
+    launch = FAMILY.launch(chosen, prepared)
     for _ in range(2):  # the same counters serve the second launch
         FAMILY.poison(prepared)
         launch()
@@ -99,16 +105,16 @@ def test_an_output_with_gaps_keeps_them():
     b = torch.randn(40, 64).half().to(PLACE).t()
     memory = torch.full((132, 80), math.nan, dtype=torch.float16, device=PLACE)
     out = memory[::2, ::2]
-    config = Config("tma", 64, 32, 64, num_stages=2)
-    FAMILY.bind(config, problem, H200, a, b, out)(a, b, out)
+    chosen = config(64, 32, 64, num_stages=2)
+    FAMILY.bind(chosen, problem, H200, a, b, out)(a, b, out)
     assert torch.allclose(out.float(), a.float() @ b.float(), atol=0.05)
     assert torch.isnan(memory[1::2]).all()
     assert torch.isnan(memory[:, 1::2]).all()
 
 
 def test_unaligned_operands_are_refused_by_name():
-    config = Config("tma", 64, 64, 64)
-    broken = FAMILY.violation(config, Problem("matmul", 64, 64, 65, "float16", aligned=False), H200)
+    problem = Problem("matmul", 64, 64, 65, "float16", aligned=False)
+    broken = FAMILY.violation(config(64, 64, 64), problem, H200)
     assert broken is not None
     assert broken.rule == "tma"
 
@@ -124,8 +130,8 @@ def test_other_hardware_has_no_config(arch):
 def test_a_space_is_small_and_holds_what_an_expert_would_try():
     configs = set(FAMILY.space(Problem("matmul", 4096, 4096, 4096, "bfloat16"), H200).configs)
     assert 0 < len(configs) < 400
-    assert Config("tma", 128, 256, 64, 8, num_warps=8, num_stages=4) in configs
-    assert Config("tma", 128, 128, 64, 8, num_warps=4, num_stages=3) in configs
+    assert config(128, 256, 64, group_size=8, num_warps=8, num_stages=4) in configs
+    assert config(128, 128, 64, group_size=8, num_warps=4, num_stages=3) in configs
 
 
 @pytest.mark.parametrize("stored", [True, False])
