@@ -153,6 +153,7 @@ class MeasurementColumns:
     error_ratio: Mapped[float | None]
     final: Mapped[bool | None]
     contended: Mapped[bool | None]
+    throttled: Mapped[bool | None]
 
 
 class KeyColumns:
