@@ -313,10 +313,10 @@ from tunekit.replay import ReplayRunner
 
 screen = ReplayRunner.screen
 
-def slow_screen(self, problem, configs):
-    for trial in screen(self, problem, configs):
+def slow_screen(self, work):
+    for found in screen(self, work):
         time.sleep(0.05)
-        yield trial
+        yield found
 
 ReplayRunner.screen = slow_screen
 sys.exit(main(sys.argv[1:]))
@@ -364,7 +364,7 @@ def test_an_interrupted_run_keeps_its_trials_and_the_next_does_the_rest(
 def test_an_interrupt_before_the_first_new_trial_says_what_is_kept(device, capsys, monkeypatch):
     argv = ["tune", "--shape", SHAPES[0], "--device", device, "--trials"]
 
-    def interrupt(self, problem, configs):
+    def interrupt(self, work):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

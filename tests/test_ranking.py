@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunekit.config import Config
-from tunekit.ranking import cost, most_common_error, pick, ranked, score, sound
+from tunekit.ranking import contenders, cost, most_common_error, pick, ranked, score, sound
 from tunekit.trial import Measurement, Status, Trial, choose
 
 CHEAP = Config("pointer", 32, 32, 32, num_warps=4, num_stages=2)
@@ -40,15 +40,31 @@ def test_ranked_leaves_failures_out_and_orders_equal_times_by_config():
 
 def test_an_overlap_is_a_tie_and_the_cheaper_config_wins_it():
     assert cost(CHEAP) < cost(DEAR)
-    fast, near = timed(DEAR, 9.8, 10.0, 10.2), timed(CHEAP, 10.1, 10.3, 10.5)
+    fast, near = timed(DEAR, 9.8, 10.0, 10.06), timed(CHEAP, 10.0, 10.08, 10.5)
     assert pick([fast, near], None) is near
-    apart = timed(CHEAP, 10.21, 10.4, 10.6)
+    apart = timed(CHEAP, 10.07, 10.08, 10.6)
     assert pick([fast, apart], None) is fast
+
+
+def test_wide_intervals_do_not_make_a_tie_of_two_percent():
+    fast, slow = timed(DEAR, 9.0, 10.0, 11.0), timed(CHEAP, 9.1, 10.2, 11.1)
+    assert pick([fast, slow], None) is fast
+
+
+def test_the_more_configs_are_near_the_more_are_measured_again():
+    def order(*medians):
+        return [timed(replace(CHEAP, group_size=i + 1), m, m, m) for i, m in enumerate(medians)]
+
+    assert contenders([]) == 0
+    assert contenders(order(10, 11, 12)) == 3
+    assert contenders(order(10, 11, 12, 13, 14, 15, 16)) == 5
+    assert contenders(order(10, 10.1, 10.2, 10.3, 10.3, 10.4, 11)) == 6
+    assert contenders(order(*[10.0] * 20)) == 8
 
 
 def test_a_tie_is_not_given_away_to_the_vendor():
     vendor = timed(CHEAP, 10.4, 10.6, 10.8).measurement
-    fast, near = timed(DEAR, 9.8, 10.0, 10.2), timed(CHEAP, 10.1, 10.3, 10.5)
+    fast, near = timed(DEAR, 9.8, 10.0, 10.2), timed(CHEAP, 10.0, 10.08, 10.5)
     assert choose(near.measurement, vendor) is not choose(fast.measurement, vendor)
     assert pick([fast, near], vendor) is fast
 
@@ -67,6 +83,7 @@ def test_what_is_picked_overlaps_the_fastest_whatever_the_order(times):
     assert found == pick(trials[::-1], None)
     fastest = ranked(trials)[0].measurement
     assert found.measurement.low_us <= fastest.high_us
+    assert found.measurement.median_us <= 1.01 * fastest.median_us
 
 
 def test_the_most_common_error_is_counted_and_one_line():

@@ -119,6 +119,7 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: 
     except KeyboardInterrupt:
         say(_interrupted(narrator, store, shapes, runner))
         return INTERRUPTED
+    _warn_disturbed(report)
     _show(request, report, _stored(store, shapes, runner))
     report.raise_failures()
     return 0
@@ -161,12 +162,36 @@ def _stored(store: Store, shapes: Sequence[Shape], runner: Runner) -> list[Row]:
 def _show(request: TuneRequest, report: TuneReport, rows: Sequence[Row]) -> None:
     if request.as_json:
         counts = {status.value: report.counts.get(status, 0) for status in Status}
-        keys = [row.to_dict() for row in rows]
         answer_json(
-            {"schema": SCHEMA, "keys": keys, "seconds": report.seconds, "trial_counts": counts}
+            {
+                "schema": SCHEMA,
+                "keys": [row.to_dict() for row in rows],
+                "seconds": report.seconds,
+                "trial_counts": counts,
+                "trials_per_second": report.trials_per_second,
+                "spent": report.spent.to_dict(),
+            }
         )
     elif rows:
         answer(table(rows, width=answer_width()))
+
+
+def _warn_disturbed(report: TuneReport) -> None:
+    """Say which choices rest on times that something disturbed."""
+    if not report.disturbed:
+        return
+    causes = {
+        "another process used the GPU": any(b.measurement.contended for b in report.disturbed),
+        "heat or power held its clocks down": any(
+            b.measurement.throttled for b in report.disturbed
+        ),
+    }
+    seen = " and ".join(cause for cause, found in causes.items() if found)
+    first = report.disturbed[0].key.problem
+    more = f" and {len(report.disturbed) - 1} more" if len(report.disturbed) > 1 else ""
+    say(
+        f"warning: {seen} while the finals of {first}{more} ran, twice: their rows say so; --retune"
+    )
 
 
 def _interrupted(narrator: Narrator, store: Store, shapes: Sequence[Shape], runner: Runner) -> str:

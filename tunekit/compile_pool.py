@@ -1,31 +1,46 @@
 """Compiles configs on all cores while the device is busy with others.
 
-Workers are spawned, never touch a GPU, and leave what they build in Triton's own cache, where the
-launch finds it under the key it would have used itself. Kernels do not depend on sizes, only on
-what Triton specialises on, so configs of many problems share one compilation. A compiler that
-aborts or hangs takes one worker along and nothing else.
+Workers never touch a GPU and leave what they build in Triton's own cache, where the launch finds it
+under the key it would have used itself. Kernels do not depend on sizes, only on what Triton
+specialises on, so configs of many problems share one compilation. A compiler that aborts or hangs
+takes one worker along, with the assembler it may have started, and nothing else.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import errno
+import logging
 import os
-from collections.abc import Hashable
-from concurrent.futures import CancelledError, Future, TimeoutError
-from concurrent.futures.process import BrokenProcessPool
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 
-from pebble import ProcessExpired, ProcessPool
-
+from tunekit.child import Child, ChildError
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
-from tunekit.kernels import family
+from tunekit.errors import TuneError
+from tunekit.kernels import FAMILIES, family
 from tunekit.key import Problem
 from tunekit.trial import Status
 
+_log = logging.getLogger(__name__)
+
 COMPILE_TIMEOUT_S = 60.0
-MOST_RESTARTS = 20
-"""How often the whole pool is started anew in a run before its compilations count as failed."""
+MOST_DEATHS = 3
+"""How many workers may die in a row without a compilation to blame before the pool gives up."""
+
+NICENESS = 10
+"""Compilers yield to the tuner and to the process that queues launches: those have deadlines."""
+
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+_PASSING = (errno.ESTALE, errno.EBUSY, errno.ENOENT)
+"""What a shared cache folder may answer once while another process replaces a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,86 +51,227 @@ class Compiled:
     error: str | None = None
 
 
-_GIVEN_UP = Compiled(Status.COMPILE_ERROR, "the compiler's processes keep dying")
+@dataclass(frozen=True, slots=True)
+class Unwritable:
+    """A compilation found no place for what it builds: no fault of the config's."""
+
+    reason: str
 
 
-def _succeeded(future: Future[Compiled]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
+Build = Callable[[Problem, Config, DeviceInfo], Compiled]
+
+
+@dataclass(slots=True)
+class _Task:
+    problem: Problem
+    config: Config
+    device: DeviceInfo
+    future: Future[Compiled]
+
+
+@dataclass(slots=True)
+class _Worker:
+    child: Child
+    ready: bool = False
+    task: _Task | None = None
+    started: float = 0.0
 
 
 class CompilePool:
-    """A pool of compiler processes for one device kind."""
+    """A pool of compiler processes. They start at once, before the device is known."""
 
     def __init__(
         self,
-        device: DeviceInfo,
         *,
         workers: int | None = None,
         timeout_s: float = COMPILE_TIMEOUT_S,
+        build: Build | None = None,
     ) -> None:
-        self._device = device
-        self._timeout_s = timeout_s
-        self._workers = workers or os.cpu_count() or 1
-        self._pending: dict[Hashable, Future[Compiled]] = {}
-        self._restarts = 0
-        self._pool = self._start()
+        self.timeout_s = timeout_s
+        self.seconds = 0.0
+        """Time that compilations took, of all workers together."""
+        self._build = build or compile_config
+        self._known: dict[Hashable, Future[Compiled]] = {}
+        self._queue: deque[_Task] = deque()
+        self._lock = threading.Lock()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopping = False
+        self._broken: Exception | None = None
+        self._deaths = 0
+        self._workers = [self._start() for _ in range(workers or cores())]
+        self._thread = threading.Thread(target=self._run, name="tunekit-compile", daemon=True)
+        self._thread.start()
 
-    def submit(self, problem: Problem, config: Config) -> Hashable:
-        """Queue a compilation unless the same one is known. Returns what names it."""
-        key = family(problem.family).compile_key(config, problem, self._device)
-        if key not in self._pending:
-            self._pending[key] = self._pool.schedule(
-                _compile, args=(problem, config, self._device), timeout=self._timeout_s
-            )
-        return key
+    def submit(self, problem: Problem, config: Config, device: DeviceInfo) -> Future[Compiled]:
+        """Queue a compilation unless the same one is known; return what will hold its result.
 
-    def wait(self, problem: Problem, config: Config) -> Compiled:
-        """Wait for a config's compilation and say how it ended."""
-        key = self.submit(problem, config)
-        try:
-            return self._pending[key].result()
-        except (BrokenProcessPool, CancelledError):
-            # A worker died between two compilations, and the pool with it.
-            self.close()
-            self._pool = self._start()
-            self._pending = {k: f for k, f in self._pending.items() if _succeeded(f)}
-            return self.wait(problem, config) if self._restarts_left() else _GIVEN_UP
-        except TimeoutError:
-            return Compiled(Status.TIMEOUT, f"the compiler ran over {self._timeout_s:g} s")
-        except ProcessExpired as expired:
-            return Compiled(
-                Status.COMPILE_ERROR, f"the compiler aborted with exit code {expired.exitcode}"
-            )
-
-    def _start(self) -> ProcessPool:
-        return ProcessPool(
-            max_workers=self._workers,
-            initializer=_start_worker,
-            context=multiprocessing.get_context("spawn"),
-        )
-
-    def _restarts_left(self) -> bool:
-        self._restarts += 1
-        return self._restarts <= MOST_RESTARTS
+        The result is a `TuneError` where nothing can be compiled here any more.
+        """
+        name = family(problem.family).compile_key(config, problem, device)
+        key = (device, problem.family, name)
+        with self._lock:
+            future = self._known.get(key)
+            if future is None:
+                future = self._known[key] = Future()
+                if self._broken is not None:
+                    future.set_exception(self._broken)
+                else:
+                    self._queue.append(_Task(problem, config, device, future))
+                    os.eventfd_write(self._bell, 1)
+        return future
 
     @property
     def compilations(self) -> int:
         """How many distinct compilations were asked for."""
-        return len(self._pending)
+        return len(self._known)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers."""
+        return [worker.child.pid for worker in self._workers]
 
     def close(self) -> None:
-        """End the workers, finished or not."""
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._pool.join()
+        """End the workers, finished or not. What is still pending is cancelled."""
+        if self._stopping:
+            return
+        self._stopping = True
+        os.eventfd_write(self._bell, 1)
+        self._thread.join()
+        os.close(self._bell)
+        for worker in self._workers:
+            worker.child.kill()
+        for future in self._known.values():
+            future.cancel()
+
+    def _start(self) -> _Worker:
+        return _Worker(Child(serve, self._build, environ=_NO_GPU))
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping and self._broken is None:
+                self._assign()
+                self._listen()
+                self._end_late()
+        finally:
+            if not self._stopping:  # whoever waits for a result must not wait for ever
+                self._break(self._broken or ChildError("the compile pool's own thread failed"))
+
+    def _listen(self) -> None:
+        """Wait until a worker answers, ends or is late, or somebody rings."""
+        ends = [w.started + self.timeout_s for w in self._workers if w.task is not None]
+        left = max(0.0, min(ends) - time.monotonic()) if ends else None
+        by_connection = {worker.child.connection: worker for worker in self._workers}
+        for ready in wait([self._bell, *by_connection], left):
+            if isinstance(ready, Connection):
+                self._hear(by_connection[ready])
+            else:
+                os.eventfd_read(self._bell)
+
+    def _assign(self) -> None:
+        for worker in self._workers:
+            if worker.ready and worker.task is None:
+                with self._lock:
+                    task = self._queue.popleft() if self._queue else None
+                if task is None:
+                    return
+                worker.task, worker.started = task, time.monotonic()
+                worker.child.send((task.problem, task.config, task.device))
+
+    def _hear(self, worker: _Worker) -> None:
+        try:
+            message = worker.child.recv()
+        except EOFError:
+            self._died(worker, f"the compiler {worker.child.ended()}")
+            return
+        except ChildError as error:
+            self._break(error)
+            return
+        if isinstance(message, Unwritable):
+            self._break(TuneError(message.reason))
+        elif isinstance(message, Compiled):
+            self._deaths = 0
+            self._finish(worker, message)
+        else:
+            worker.ready = True
+
+    def _end_late(self) -> None:
+        now = time.monotonic()
+        for worker in [w for w in self._workers if w.task is not None]:
+            if now - worker.started >= self.timeout_s:
+                text = f"the compiler ran over {self.timeout_s:g} s"
+                self._finish(worker, Compiled(Status.TIMEOUT, text))
+                self._replace(worker)
+
+    def _died(self, worker: _Worker, how: str) -> None:
+        if worker.task is not None:
+            self._finish(worker, Compiled(Status.COMPILE_ERROR, how))
+        else:
+            self._deaths += 1
+            _log.debug("an idle worker died: %s", how)
+            if self._deaths > max(MOST_DEATHS, len(self._workers)):
+                self._break(TuneError(f"nothing can be compiled here: {how}"))
+                return
+        self._replace(worker)
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.child.kill()
+        self._workers[self._workers.index(worker)] = self._start()
+
+    def _finish(self, worker: _Worker, outcome: Compiled) -> None:
+        task, worker.task = worker.task, None
+        self.seconds += time.monotonic() - worker.started
+        if task is not None:
+            with suppress(InvalidStateError):  # it was cancelled
+                task.future.set_result(outcome)
+
+    def _break(self, error: Exception) -> None:
+        """Fail everything pending: no config is to blame for it."""
+        with self._lock:
+            self._broken = error
+            pending = [future for future in self._known.values() if not future.done()]
+        for future in pending:
+            with suppress(InvalidStateError):
+                future.set_exception(error)
 
 
-def _start_worker() -> None:
-    # A compiler needs no GPU, and a worker that opened one would hold memory on it.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ["HIP_VISIBLE_DEVICES"] = ""
+def cores() -> int:
+    """Return how many CPU cores this process may use."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(allowed, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such limit: "max", or no cgroup to ask
+        return allowed
 
 
-def _compile(problem: Problem, config: Config, device: DeviceInfo) -> Compiled:
+def serve(connection: Connection, build: Build) -> None:
+    """Be a worker: compile what comes over the connection, until it closes."""
+    os.nice(NICENESS)
+    for name in FAMILIES:
+        family(name)  # takes seconds to import, which no compilation is to be charged for
+    connection.send("ready")
+    while True:
+        problem, config, device = connection.recv()
+        connection.send(_built(build, problem, config, device))
+
+
+def _built(
+    build: Build, problem: Problem, config: Config, device: DeviceInfo
+) -> Compiled | Unwritable:
+    for last in (False, True):
+        try:
+            return build(problem, config, device)
+        except OSError as error:
+            if last or error.errno not in _PASSING:
+                return Unwritable(
+                    f"cannot compile: {error}. Make room for what Triton writes (its cache is"
+                    " ~/.triton unless TRITON_CACHE_DIR says otherwise) and run again"
+                )
+    raise AssertionError("unreachable")
+
+
+def compile_config(problem: Problem, config: Config, device: DeviceInfo) -> Compiled:
+    """Compile a config into Triton's cache and check what it takes of the device."""
     kernels = family(problem.family)
     try:
         shared = kernels.compile(config, problem, device)

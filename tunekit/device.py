@@ -126,12 +126,23 @@ def detect(index: int = 0) -> DeviceInfo:
     """
     import torch
 
+    require(index)
+    return describe(torch.cuda.get_device_properties(index))
+
+
+def require(index: int) -> None:
+    """Make sure that there is a GPU with this index, without making a context on it.
+
+    Raises:
+        DeviceError: there is no such device.
+    """
+    import torch
+
     if not torch.cuda.is_available():
         raise DeviceError("no CUDA device is usable here: run with --device replay, or on a GPU")
     count = torch.cuda.device_count()
     if not 0 <= index < count:
         raise DeviceError(f"there is no device cuda:{index}: this machine has {count}")
-    return describe(torch.cuda.get_device_properties(index))
 
 
 def describe(properties: torch._C._CudaDeviceProperties) -> DeviceInfo:

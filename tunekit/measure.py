@@ -1,230 +1,285 @@
-"""Trying configs on a real GPU: compile ahead, verify, then time.
+"""Trying configs on a GPU in this process: verify, then time.
 
 A config is compared with the reference on a poisoned output before it is timed, and one that is
 wrong is never timed at all. Screening stops early on losers. The finalists are measured again in
-rounds shared with the vendor's call, after three runs whose results must agree bit by bit.
+rounds shared with the vendor's call, after three runs whose results must agree bit by bit, and are
+checked once more when they have run some hundred times. `tunekit.worker` runs this in a process of
+its own, which a config may take along.
 """
 
 from __future__ import annotations
 
-import platform
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
-import triton
 
-from tunekit.compile_pool import CompilePool
 from tunekit.config import Config
-from tunekit.device import DeviceInfo, detect, driver_version
-from tunekit.errors import TuneError
+from tunekit.gpu_watch import Disturbance, GpuWatch
 from tunekit.kernels import Family, Launch, Prepared, family
 from tunekit.key import Problem
 from tunekit.runner import Finals
-from tunekit.space import Space
-from tunekit.timing import PROTOCOL, Timer, summarize
-from tunekit.trial import Measurement, Origin, Provenance, Status, Trial
-from tunekit.version import VERSION
+from tunekit.timing import FLUSH_US, Gpu, Timer, is_wide, quantile, rounds_for, summarize
+from tunekit.trial import Measurement, Status, Trial
+from tunekit.verification import changed_since, verify
 
 CUT_RATIO = 1.25
 """Screening ends after the first few launches of a config this much slower than the best so far."""
 
 CUT_AFTER = 3
+SLOW_US = 50_000.0
+"""A launch longer than this is not repeated for the sake of a count."""
+
 SCREEN_MS = 12.0
 SCREEN_ROUNDS = (5, 21)
 FINAL_MS = 250.0
-FINAL_ROUNDS = (21, 81)
+FINAL_ROUNDS = (31, 201)
+"""The interval of 21 launches is as wide as their middle half; that of 81 a third of it."""
+
 WARM_UP_MS = 30.0
+MOST_MS = (500.0, 5000.0)
+"""What screening and finals may take however slow the launches are, but for the first of each."""
+
 PREPARED_SHARE = 4
 """Operands of several problems stay on the device, up to one part in this many of its memory."""
 
+_T = TypeVar("_T")
 
-class GpuRunner:
-    """Tries configs on the GPU with this index in this process."""
 
-    origin = Origin.MEASURED
+class DeviceLost(Exception):
+    """A fault left this process's GPU context unusable; `trial` is the config that caused it."""
 
-    def __init__(self, index: int = 0, *, workers: int | None = None, seed: int = 0) -> None:
-        self.device: DeviceInfo = detect(index)
-        self._index = index
+    def __init__(self, trial: Trial | None) -> None:
+        super().__init__(trial)
+        self.trial = trial
+
+
+class Measure:
+    """Tries configs of problems, one at a time."""
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        watch: GpuWatch,
+        *,
+        seed: int = 0,
+        families: Callable[[str], Family] = family,
+    ) -> None:
+        self._gpu = gpu
+        self._watch = watch
         self._seed = seed
-        self._pool = CompilePool(self.device, workers=workers)
+        self._families = families
         self._timer: Timer | None = None
         self._prepared: OrderedDict[Problem, Prepared] = OrderedDict()
-        self._vendor: dict[Problem, Measurement] = {}
         self._fastest: dict[Problem, float] = {}
-        self._driver = driver_version()
-
-    def space(self, problem: Problem) -> Space:
-        """Return every legal config of the problem on this GPU."""
-        return family(problem.family).space(problem, self.device)
-
-    def provenance(self, problem: Problem, config: Config) -> Provenance:
-        """Say where a result of this config for this problem comes from."""
-        return Provenance(
-            fingerprint=family(problem.family).fingerprint(config.variant),
-            protocol=PROTOCOL,
-            tunekit=VERSION,
-            triton=triton.__version__,
-            torch=torch.__version__,
-            driver=self._driver,
-            device_name=self.device.name,
-            created_at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )
-
-    def announce(self, work: Sequence[tuple[Problem, Config]]) -> None:
-        """Start compiling what will be tried soon."""
-        for problem, config in work:
-            self._pool.submit(problem, config)
+        self.time_s = 0.0
+        """Seconds spent in timed launches so far."""
 
     def vendor(self, problem: Problem) -> Measurement | None:
-        """Time the vendor's call alone, as a first yardstick; the finals measure it again."""
-        if problem not in self._vendor:
-            with torch.cuda.device(self._index):
-                prepared = self._prepare(problem)
-                launch = family(problem.family).vendor(prepared)
-                launch()
-                times = self._clock().rounds([launch], SCREEN_ROUNDS[1])[0]
-                self._vendor[problem] = summarize(times, error_ratio=None)
-        return self._vendor[problem]
+        """Time the vendor's call alone, or say None if it fails or there is no memory for it."""
+        kernels = self._families(problem.family)
 
-    def screen(self, problem: Problem, configs: Sequence[Config]) -> Iterator[Trial]:
-        """Try configs one after the other, giving each trial as it ends."""
-        self.announce([(problem, config) for config in configs])
-        for config in configs:
-            compiled = self._pool.wait(problem, config)
-            if compiled.status is not Status.OK:
-                yield Trial(config, compiled.status, error=compiled.error)
-                continue
-            with torch.cuda.device(self._index):
-                trial = self._try(problem, config)
-            yield trial
-            if trial.status is Status.LAUNCH_ERROR:
-                self._check_device(config)
+        def timed() -> list[float]:
+            launch = kernels.vendor(self._prepare(problem))
+            launch()
+            return self._screening_times(launch, None)
 
-    def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
-        """Measure the finalists against each other and the vendor, in interleaved rounds."""
-        kernels = family(problem.family)
-        with torch.cuda.device(self._index):
-            prepared = self._prepare(problem)
-            ready: list[tuple[Config, Launch, float]] = []
-            trials: list[Trial] = []
-            for config in configs:
-                outcome = self._checked(config, prepared, runs=3)
-                if isinstance(outcome, Trial):
-                    trials.append(outcome)
-                else:
-                    ready.append((config, *outcome))
-            launches = [launch for _, launch, _ in ready] + [kernels.vendor(prepared)]
-            times = self._final_rounds(launches)
-        for (config, _, error_ratio), row in zip(ready, times, strict=False):
-            measurement = summarize(row, error_ratio=error_ratio, final=True)
-            trials.append(Trial(config, Status.OK, measurement))
-        vendor = summarize(times[-1], error_ratio=None, final=True)
-        self._vendor[problem] = vendor
-        return Finals(tuple(trials), vendor)
-
-    def close(self) -> None:
-        """End the compile pool and free the device's memory."""
-        self._pool.close()
-        self._prepared.clear()
-        self._timer = None
-        torch.cuda.empty_cache()
-
-    def _try(self, problem: Problem, config: Config) -> Trial:
-        kernels = family(problem.family)
         try:
-            outcome = self._verify(config, self._prepare(problem), runs=1)
+            with self._gpu.use():
+                times = self._with_room(timed)
+        except Exception as error:
+            self._failed(problem, (), error)
+            return None
+        return summarize(times, error_ratio=None)
+
+    def screen(self, problem: Problem, config: Config) -> Trial:
+        """Verify a config and, if it is right, time it until it is clearly slow or well known.
+
+        Raises:
+            DeviceLost: it made the GPU unusable for this process.
+        """
+        kernels = self._families(problem.family)
+
+        def tried() -> Trial | tuple[list[float], float]:
+            outcome = verify(kernels, config, self._prepare(problem), runs=1)
             if isinstance(outcome, Trial):
                 return outcome
             launch, error_ratio = outcome
-            times = self._screening_times(problem, launch)
-        except Exception as error:
-            return _failed(kernels, config, error)
-        return Trial(config, Status.OK, summarize(times, error_ratio=error_ratio))
+            return self._screening_times(launch, problem), error_ratio
 
-    def _checked(
-        self, config: Config, prepared: Prepared, *, runs: int
-    ) -> Trial | tuple[Launch, float]:
+        self._watch.begin()
         try:
-            return self._verify(config, prepared, runs=runs)
+            with self._gpu.use():
+                outcome = self._with_room(tried)
         except Exception as error:
-            return _failed(family(prepared.problem.family), config, error)
+            return self._failed(problem, (config,), error)[0]
+        if isinstance(outcome, Trial):
+            return outcome
+        times, error_ratio = outcome
+        seen = self._watch.seen()
+        measurement = summarize(
+            times, error_ratio=error_ratio, contended=seen.contended, throttled=seen.throttled
+        )
+        return Trial(config, Status.OK, measurement)
 
-    def _verify(
-        self, config: Config, prepared: Prepared, *, runs: int
-    ) -> Trial | tuple[Launch, float]:
-        """Run a config on a poisoned output; return its launch and error, or its failed trial."""
-        kernels = family(prepared.problem.family)
-        launch = kernels.launch(config, prepared)
-        first = None
-        for _ in range(runs):
-            kernels.poison(prepared)
-            launch()
-            if first is None:
-                ratio = kernels.error_ratio(prepared)
-                if ratio > 1:
-                    text = f"the result is off by {ratio:.3g} times the tolerance"
-                    return Trial(config, Status.WRONG_RESULT, error=text)
-                first = prepared.out.clone() if runs > 1 else prepared.out
-            elif not torch.equal(first, prepared.out):
-                text = "two runs on the same operands gave different bits"
-                return Trial(config, Status.NOT_REPEATABLE, error=text)
-        return launch, ratio
+    def finals(
+        self,
+        problem: Problem,
+        configs: Sequence[Config],
+        *,
+        trying: Callable[[Config | None], None] = lambda config: None,
+    ) -> Finals:
+        """Measure configs against each other and the vendor, in interleaved rounds.
 
-    def _screening_times(self, problem: Problem, launch: Launch) -> list[float]:
+        `trying` is told which config runs next, and None when all of them are timed together. What
+        was disturbed is measured again once; if it is again, the measurements say so.
+
+        Raises:
+            DeviceLost: one of them made the GPU unusable for this process.
+        """
+        try:
+            with self._gpu.use():
+                return self._finals(problem, configs, trying)
+        except DeviceLost:
+            raise
+        except Exception as error:
+            return Finals(tuple(self._failed(problem, configs, error)), None)
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self._prepared.clear()
+        self._timer = None
+        self._gpu.release()
+
+    def _finals(
+        self,
+        problem: Problem,
+        configs: Sequence[Config],
+        trying: Callable[[Config | None], None],
+    ) -> Finals:
+        prepared = self._with_room(lambda: self._prepare(problem))
+        ready: list[tuple[Config, Launch, float]] = []
+        trials: list[Trial] = []
+        for config in configs:
+            trying(config)
+            outcome = self._own(config, prepared, verify, runs=3)
+            if isinstance(outcome, Trial):
+                trials.append(outcome)
+            else:
+                ready.append((config, *outcome))
+        if not ready:
+            return Finals(tuple(trials), None)
+        trying(None)
+        vendor = self._families(problem.family).vendor(prepared)
+        rows, seen = self._calm_rounds([launch for _, launch, _ in ready] + [vendor])
+        marks = {"contended": seen.contended, "throttled": seen.throttled}
+        for (config, launch, error_ratio), row in zip(ready, rows, strict=False):
+            trying(config)
+            failure = self._own(config, prepared, changed_since, launch, error_ratio)
+            measurement = summarize(row, error_ratio=error_ratio, final=True, **marks)
+            trials.append(failure or Trial(config, Status.OK, measurement))
+        return Finals(tuple(trials), summarize(rows[-1], error_ratio=None, final=True, **marks))
+
+    def _own(
+        self,
+        config: Config,
+        prepared: Prepared,
+        check: Callable[..., _T],
+        *rest: Any,
+        **settings: Any,
+    ) -> _T | Trial:
+        """Return what a check of a config says, or its failed trial if it raised."""
+        kernels = self._families(prepared.problem.family)
+        try:
+            return check(kernels, config, prepared, *rest, **settings)
+        except Exception as error:
+            return self._failed(prepared.problem, (config,), error)[0]
+
+    def _failed(self, problem: Problem, configs: Sequence[Config], error: Exception) -> list[Trial]:
+        """Turn an error that is configs' own into their trials; raise any other again.
+
+        Raises:
+            DeviceLost: the error left the context unusable.
+        """
+        failure = self._families(problem.family).failure(error)
+        if failure is None:
+            raise error
+        trials = [Trial(config, failure[0], error=failure[1]) for config in configs]
+        if failure[0] is Status.LAUNCH_ERROR:
+            try:
+                self._gpu.synchronize()
+            except RuntimeError:
+                raise DeviceLost(trials[0] if len(trials) == 1 else None) from error
+        return trials
+
+    def _screening_times(self, launch: Launch, problem: Problem | None) -> list[float]:
+        """Time a launch a few times, and more often if it may be the problem's fastest."""
+        began = time.perf_counter()
         timer = self._clock()
-        times = timer.rounds([launch], CUT_AFTER)[0]
-        median = sorted(times)[CUT_AFTER // 2]
-        if median <= CUT_RATIO * self._fastest.get(problem, float("inf")):
-            times += timer.rounds([launch], _rounds(median, SCREEN_MS, SCREEN_ROUNDS))[0]
-            median = sorted(times)[len(times) // 2]
-            self._fastest[problem] = min(median, self._fastest.get(problem, median))
+        times = timer.rounds([launch], 1)[0]
+        if times[0] <= SLOW_US:
+            times += timer.rounds([launch], CUT_AFTER - 1)[0]
+        median = quantile(sorted(times), 0.5)
+        fastest = float("inf") if problem is None else self._fastest.get(problem, float("inf"))
+        if median <= CUT_RATIO * fastest:
+            more = rounds_for(median, SCREEN_MS, SCREEN_ROUNDS, most_ms=MOST_MS[0])
+            times += timer.rounds([launch], more)[0]
+            if problem is not None:
+                self._fastest[problem] = min(quantile(sorted(times), 0.5), fastest)
+        self.time_s += time.perf_counter() - began
         return times
 
-    def _final_rounds(self, launches: Sequence[Launch]) -> list[list[float]]:
+    def _calm_rounds(self, launches: Sequence[Launch]) -> tuple[list[list[float]], Disturbance]:
+        """Time launches together; if something disturbed that, once more."""
+        began = time.perf_counter()
         timer = self._clock()
         timer.warm_up(launches[-1], WARM_UP_MS)
         one_round = sum(times[0] for times in timer.rounds(launches, 1))
-        return timer.rounds(launches, _rounds(one_round, FINAL_MS, FINAL_ROUNDS), seed=self._seed)
+        one_round += FLUSH_US * len(launches)
+        count = rounds_for(one_round, FINAL_MS, FINAL_ROUNDS, most_ms=MOST_MS[1])
+        for _ in range(2):
+            self._watch.begin()
+            rows = timer.rounds(launches, -(-count // 2), seed=self._seed)
+            seen = self._watch.seen()
+            if count > 1:
+                rest = timer.rounds(launches, count // 2, seed=self._seed + 1)
+                rows = [row + more for row, more in zip(rows, rest, strict=True)]
+            seen |= self._watch.seen() | Disturbance(contended=any(map(is_wide, rows)))
+            if not seen:
+                break
+        self.time_s += time.perf_counter() - began
+        return rows, seen
 
     def _clock(self) -> Timer:
         if self._timer is None:
-            self._timer = Timer(self.device, self._index)
+            self._timer = self._gpu.timer()
+            self._watch.has_context()
         return self._timer
 
+    def _with_room(self, work: Callable[[], _T]) -> _T:
+        """Do something that takes memory; if there is too little, free all there is and try again.
+
+        So a problem that fits is tried, and one that does not is out of memory on its own account.
+        """
+        try:
+            return work()
+        except torch.cuda.OutOfMemoryError:
+            pass  # leave the handler first: its traceback holds the tensors
+        self._prepared.clear()
+        self._gpu.release()
+        return work()
+
     def _prepare(self, problem: Problem) -> Prepared:
+        self._clock()  # the flush is small and comes first, so that no problem leaves it no room
         prepared = self._prepared.pop(problem, None)
         if prepared is None:
-            limit = self.device.memory_bytes // PREPARED_SHARE
-            while self._prepared and torch.cuda.memory_allocated(self._index) > limit:
+            limit = self._gpu.device.memory_bytes // PREPARED_SHARE
+            while self._prepared and self._gpu.allocated_bytes() > limit:
                 self._prepared.popitem(last=False)
-            prepared = family(problem.family).prepare(
-                problem, self.device, index=self._index, seed=self._seed
+            prepared = self._families(problem.family).prepare(
+                problem, self._gpu.device, index=self._gpu.index, seed=self._seed
             )
         self._prepared[problem] = prepared
         return prepared
-
-    def _check_device(self, config: Config) -> None:
-        """Raise if a fault left the process's GPU context unusable."""
-        try:
-            torch.cuda.synchronize(self._index)
-        except RuntimeError as error:
-            raise TuneError(
-                f"{config} faulted on {platform.node()}'s cuda:{self._index} ({error}): finished"
-                " trials are kept and this one is marked, run the same command again to go on"
-            ) from error
-
-
-def _failed(kernels: Family, config: Config, error: Exception) -> Trial:
-    """Turn a config's own failure into its trial; raise any other error again."""
-    failure = kernels.failure(error)
-    if failure is None:
-        raise error
-    return Trial(config, failure[0], error=failure[1])
-
-
-def _rounds(once_us: float, budget_ms: float, bounds: tuple[int, int]) -> int:
-    least, most = bounds
-    return max(least, min(most, int(budget_ms * 1000 / (once_us + 60))))

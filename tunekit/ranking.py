@@ -45,11 +45,30 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for _, trial in sorted(scored, key=lambda pair: (pair[0], pair[1].config))]
 
 
+FINALISTS = (5, 8)
+NEAR_RATIO = 1.05
+"""Screening cannot tell configs apart that are closer: it ran on a cooler or hotter device."""
+
+TIE_RATIO = 1.01
+"""However wide the intervals are, a tie never costs more than this."""
+
+
+def contenders(order: Sequence[Trial]) -> int:
+    """Return how many trials, fastest first, are to be measured again: more if many are near."""
+    least, most = FINALISTS
+    if not order:
+        return 0
+    bound = NEAR_RATIO * _measured(order[0]).median_us
+    near = sum(_measured(trial).median_us <= bound for trial in order[:most])
+    return min(max(least, near), len(order))
+
+
 def pick(finals: Sequence[Trial], vendor: Measurement | None) -> Trial | None:
     """Choose among trials measured together, or None if none of them worked.
 
-    The lowest median wins. Those whose interval reaches down to the winner's are tied with it, and
-    of these the cheapest wins, unless the vendor's call would beat it and not the fastest one.
+    The lowest median wins. Those within a percent whose interval reaches down to the winner's are
+    tied with it, and of these the cheapest wins, unless the vendor's call would beat it and not the
+    fastest one.
     """
     order = ranked(finals)
     if not order:
@@ -59,6 +78,7 @@ def pick(finals: Sequence[Trial], vendor: Measurement | None) -> Trial | None:
         trial
         for trial in order
         if _measured(trial).low_us <= fastest.high_us
+        and _measured(trial).median_us <= TIE_RATIO * fastest.median_us
         and choose(_measured(trial), vendor) is choose(fastest, vendor)
     ]
     return min(tied or order[:1], key=lambda trial: cost(trial.config))

@@ -20,6 +20,7 @@ from tunekit.key import Problem
 from tunekit.recording import RecordedProblem, Recording
 from tunekit.runner import Finals
 from tunekit.space import Space
+from tunekit.spent import Spent
 from tunekit.trial import Measurement, Origin, Provenance, Trial
 
 _SHOWN = 4
@@ -88,17 +89,20 @@ class ReplayRunner:
         """Give the vendor's recorded time."""
         return self._find(problem).vendor
 
-    def screen(self, problem: Problem, configs: Sequence[Config]) -> Iterator[Trial]:
-        """Give the recorded trials."""
-        found = self._find(problem)
-        for config in configs:
-            yield self._trial(found, config)
+    def screen(self, work: Sequence[tuple[Problem, Config]]) -> Iterator[tuple[Problem, Trial]]:
+        """Give the recorded trials, in the order asked for."""
+        for problem, config in work:
+            yield problem, self._trial(self._find(problem), config)
 
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Give the recorded finals; a config that was none answers with its screening."""
         found = self._find(problem)
         trials = (found.finals.get(c) or self._trial(found, c) for c in configs)
         return Finals(tuple(map(_as_final, trials)), found.vendor)
+
+    def spent(self) -> Spent:
+        """Say that no time was spent: nothing is measured."""
+        return Spent()
 
     def close(self) -> None:
         """Do nothing: nothing is held."""

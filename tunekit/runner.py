@@ -14,6 +14,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.key import Problem
 from tunekit.space import Space
+from tunekit.spent import Spent
 from tunekit.trial import Measurement, Origin, Provenance, Trial
 
 
@@ -52,14 +53,17 @@ class Runner(Protocol):
     def vendor(self, problem: Problem) -> Measurement | None:
         """Return a first time of the vendor's call alone; the finals measure it again."""
 
-    def screen(self, problem: Problem, configs: Sequence[Config]) -> Iterator[Trial]:
-        """Try configs one after the other, giving each trial as it ends.
+    def screen(self, work: Sequence[tuple[Problem, Config]]) -> Iterator[tuple[Problem, Trial]]:
+        """Try configs one at a time, giving each trial as it ends: whatever is ready comes first.
 
         A failing config is a trial with its status; only a fault of the run itself raises.
         """
 
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Measure the finalists against each other and the vendor, in interleaved rounds."""
+
+    def spent(self) -> Spent:
+        """Return where the time went since this runner was opened."""
 
     def close(self) -> None:
         """Release the device and end the helpers."""

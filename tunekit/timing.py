@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -29,8 +30,12 @@ _LEAST_FLUSH = 128 << 20
 
 
 def flush_bytes(device: DeviceInfo, free_bytes: int) -> int:
-    """Return the size of the flush: over twice the L2, and at most half of what is free."""
-    return max(1 << 20, min(max(2 * device.l2_bytes, _LEAST_FLUSH), free_bytes // 2))
+    """Return the size of the flush: over twice the L2 if that takes at most half of what is free.
+
+    It is never smaller than the L2: what does not fit then is out of memory, not timed warm.
+    """
+    wanted = max(2 * device.l2_bytes, _LEAST_FLUSH)
+    return max(min(wanted, free_bytes // 2), device.l2_bytes, 1 << 20)
 
 
 _QUEUE = 120
@@ -103,10 +108,42 @@ class Timer:
 
     def warm_up(self, launch: Launch, milliseconds: float) -> None:
         """Launch for about this long, so that clocks and caches settle."""
-        spent, batch = 0.0, 4
+        spent, batch = 0.0, 1
         while spent < milliseconds:
             spent += sum(self.rounds([launch], batch)[0]) / 1000 + 0.05 * batch
             batch = min(2 * batch, 64)
+
+
+class Gpu:
+    """What measuring needs of torch for one device. Tests put another in its place."""
+
+    def __init__(self, device: DeviceInfo, index: int) -> None:
+        self.device = device
+        self.index = index
+
+    def use(self) -> AbstractContextManager[object]:
+        """Make this the current device inside a block."""
+        return torch.cuda.device(self.index)
+
+    def timer(self) -> Timer:
+        """Return what times launches; it holds the flush buffer while it lives."""
+        return Timer(self.device, self.index)
+
+    def synchronize(self) -> None:
+        """Wait for what is queued.
+
+        Raises:
+            RuntimeError: a fault has made the context unusable.
+        """
+        torch.cuda.synchronize(self.index)
+
+    def allocated_bytes(self) -> int:
+        """Return what tensors take of the device's memory."""
+        return torch.cuda.memory_allocated(self.index)
+
+    def release(self) -> None:
+        """Give memory that no tensor uses back to the device."""
+        torch.cuda.empty_cache()
 
 
 def _event() -> torch.cuda.Event:
@@ -121,12 +158,35 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
+FLUSH_US = 60.0
+"""What a launch costs beside its own time: the flush, two events, the gate."""
+
+WIDE_RATIO = 1.5
+WIDE_US = 3.0
+"""Launches of a row whose middle ones lie this far apart were not alone on the GPU."""
+
+
+def rounds_for(once_us: float, budget_ms: float, bounds: tuple[int, int], *, most_ms: float) -> int:
+    """Return how many rounds fill a budget, within bounds, unless even the fewest take too long."""
+    least, most = bounds
+    wanted = max(least, min(most, int(budget_ms * 1000 / (once_us + FLUSH_US))))
+    return max(1, min(wanted, int(most_ms * 1000 / once_us)))
+
+
+def is_wide(times_us: Sequence[float]) -> bool:
+    """Say whether the middle launches lie too far apart for a GPU of one's own."""
+    ordered = sorted(times_us)
+    low, high = quantile(ordered, 0.2), quantile(ordered, 0.8)
+    return high > WIDE_RATIO * low and high - low > WIDE_US
+
+
 def summarize(
     times_us: Sequence[float],
     *,
     error_ratio: float | None,
     final: bool = False,
     contended: bool = False,
+    throttled: bool = False,
 ) -> Measurement:
     """Turn the times of single launches, in microseconds, into a measurement."""
     ordered = sorted(times_us)
@@ -146,4 +206,5 @@ def summarize(
         error_ratio=error_ratio,
         final=final,
         contended=contended,
+        throttled=throttled,
     )

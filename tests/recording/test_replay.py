@@ -20,6 +20,10 @@ def runner(recording):
     return ReplayRunner(recording)
 
 
+def screened(runner, problem, configs):
+    return [trial for _, trial in runner.screen([(problem, config) for config in configs])]
+
+
 def test_the_space_is_what_was_recorded_failures_too(runner, problems, configs):
     space = runner.space(problems[0])
     assert set(space.configs) == set(configs)
@@ -27,7 +31,7 @@ def test_the_space_is_what_was_recorded_failures_too(runner, problems, configs):
 
 
 def test_screening_gives_the_recorded_trials(runner, recording, problems, configs):
-    found = list(runner.screen(problems[1], configs[::-1]))
+    found = screened(runner, problems[1], configs[::-1])
     assert found == [recording.problems[problems[1]].screening[c] for c in configs[::-1]]
     assert found[0].status is Status.COMPILE_ERROR
 
@@ -64,7 +68,7 @@ def test_a_problem_not_recorded_lists_those_that_were(runner, recording, problem
 def test_a_config_not_recorded_is_an_error(runner, recording, problems, configs):
     recording.problems[problems[0]].screening.pop(configs[0])
     with pytest.raises(RecordingError, match="was not recorded for"):
-        list(runner.screen(problems[0], configs))
+        screened(runner, problems[0], configs)
 
 
 def test_kernels_that_changed_are_named(recording):
@@ -80,7 +84,7 @@ def test_kernels_that_changed_are_named(recording):
 def test_nothing_waits(runner, problems, configs, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("replay slept"))
     runner.announce([(problems[0], configs[0])])
-    list(runner.screen(problems[0], configs))
+    screened(runner, problems[0], configs)
     runner.close()
 
 

@@ -14,6 +14,7 @@ from tunekit.errors import ProblemError
 from tunekit.key import Problem
 from tunekit.runner import Finals
 from tunekit.space import Space
+from tunekit.spent import Spent
 from tunekit.trial import Fingerprint, Measurement, Origin, Provenance, Status, Trial
 from tunekit.tuner import Task
 
@@ -77,13 +78,13 @@ class FakeRunner:
     def vendor(self, problem):
         return None if self.vendor_us is None else measurement(self.vendor_us)
 
-    def screen(self, problem, configs):
-        for config in configs:
+    def screen(self, work):
+        for problem, config in work:
             if self.interrupt_after is not None and len(self.screened) >= self.interrupt_after:
                 raise KeyboardInterrupt
             self.on_screen()
             self.screened.append((problem, config))
-            yield self._trial(config, self.broken(config), self.time_us(problem, config))
+            yield problem, self._trial(config, self.broken(config), self.time_us(problem, config))
 
     def finals(self, problem, configs):
         self.finalists.append(list(configs))
@@ -93,6 +94,9 @@ class FakeRunner:
         ]
         vendor = self.vendor(problem)
         return Finals(tuple(trials), None if vendor is None else replace(vendor, final=True))
+
+    def spent(self):
+        return Spent()
 
     def close(self):
         self.closed = True

@@ -20,7 +20,7 @@ def file(make_runner, tasks, tmp_path):
     for task in tasks:
         configs = runner.space(task.problem).configs
         recording.admit(configs[0], runner.provenance(task.problem, configs[0]))
-        screening = runner.screen(task.problem, configs)
+        screening = [t for _, t in runner.screen([(task.problem, c) for c in configs])]
         recording.put(task.problem, screening, space_size=len(configs))
     path = tmp_path / "made-up.json.gz"
     recording.save(path)
@@ -83,9 +83,10 @@ def test_a_key_without_a_result_raises_after_the_rest_is_stored(
     other = Problem("matmul", 64, 64, 64, "bfloat16")
     screen = runner.screen
 
-    def some(problem, configs):
-        runner.broken = (lambda c: "boom") if problem == other else (lambda c: None)
-        yield from screen(problem, configs)
+    def some(work):
+        for problem, config in work:
+            runner.broken = (lambda c: "boom") if problem == other else (lambda c: None)
+            yield from screen([(problem, config)])
 
     runner.screen = some
     monkeypatch.setattr(api, "open_runner", lambda device, seed: runner)

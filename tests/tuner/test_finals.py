@@ -30,15 +30,24 @@ def test_only_final_times_compete(make_runner, store, tasks):
     assert report.bests[0].measurement.median_us == 40.0
 
 
-def test_when_all_finalists_fail_the_next_five_take_part(make_runner, store, tasks):
+def test_up_to_eight_take_part_if_they_are_near(make_runner, store, tasks):
+    runner = make_runner(time_us=lambda problem, config: 10.0 + config.num_warps / 100)
+    run(tasks[:1], runner=runner, store=store, **SWEEP)
+    assert [len(configs) for configs in runner.finalists] == [8]
+
+
+def test_when_all_finalists_fail_the_next_ones_take_part(make_runner, store, tasks):
     runner = make_runner()
     run(tasks[:1], runner=runner, store=store, **SWEEP)
     order = by_screening(runner, tasks[0].problem)
     again = make_runner()
     again.broken_finals = lambda config: "not twice the same" if config in order[:5] else None
     report = run(tasks[:1], runner=again, store=store, retune=True, **SWEEP)
-    assert again.finalists == [order[:5], order[5:10]]
-    assert report.bests[0].config in order[5:10]
+    first, second = again.finalists
+    assert first == order[:5]
+    assert second == order[5 : 5 + len(second)]
+    assert len(second) >= 5
+    assert report.bests[0].config in second
 
 
 def test_when_they_fail_too_the_key_fails(make_runner, store, tasks):
@@ -47,8 +56,9 @@ def test_when_they_fail_too_the_key_fails(make_runner, store, tasks):
     report = run(tasks[:1], runner=runner, store=store, **SWEEP)
     assert len(runner.finalists) == 2
     assert not store.bests()
-    assert report.failed[0].reason == "launch-error: not twice the same (10 of 10)"
-    assert report.failed[0].count == 10
+    count = sum(map(len, runner.finalists))
+    assert report.failed[0].reason == f"launch-error: not twice the same ({count} of {count})"
+    assert report.failed[0].count == count
 
 
 def test_the_vendor_is_chosen_where_it_is_faster(make_runner, store, tasks):

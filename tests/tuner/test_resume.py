@@ -148,7 +148,8 @@ def test_a_killed_process_keeps_every_finished_trial(make_runner, tasks, tmp_pat
     recording = Recording(runner.device)
     configs = runner.space(problem).configs
     recording.admit(configs[0], runner.provenance(problem, configs[0]))
-    recording.put(problem, runner.screen(problem, configs), space_size=len(configs))
+    screening = [trial for _, trial in runner.screen([(problem, c) for c in configs])]
+    recording.put(problem, screening, space_size=len(configs))
     recording.save(tmp_path / "r.json.gz")
     cache = tmp_path / "killed.db"
     command = [sys.executable, "-c", CHILD, str(cache), str(tmp_path / "r.json.gz")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -68,13 +69,30 @@ def test_events_come_in_order(make_runner, store, tasks, events):
     assert math.isclose(lows[-1], min(e.trial.measurement.median_us for e in first))
 
 
-def test_keys_take_turns_and_a_round_is_announced_whole(make_runner, store, tasks):
+def test_keys_take_turns_and_are_announced_a_round_ahead(make_runner, store, tasks):
     runner = make_runner()
+    ahead = []
+    runner.on_screen = lambda: ahead.append(sum(map(len, runner.announced)))
     run(tasks, runner=runner, store=store, budget=Budget(trials=16))
-    rounds = [work for work in runner.announced if work]
-    assert [len(work) for work in rounds] == [16, 16]
-    assert [pair for work in rounds for pair in work] == runner.screened
-    assert {problem for problem, _ in rounds[0]} == {task.problem for task in tasks}
+    assert [len(work) for work in runner.announced if work] == [8, 8, 8, 8]
+    assert [pair for work in runner.announced for pair in work] == runner.screened
+    order = [task.problem for task in tasks] * 2
+    assert [work[0][0] for work in runner.announced if work] == order
+    # the next round of the first key is being compiled while the second is still measured
+    assert ahead == [16] * 8 + [24] * 8 + [32] * 16
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_order_in_which_configs_get_ready_changes_no_proposal(make_runner, store, tasks, seed):
+    proposed = []
+    for shuffled in (False, True):
+        runner = make_runner()
+        if shuffled:
+            screen = runner.screen
+            runner.screen = lambda work: screen(random.Random(seed).sample(work, len(work)))
+        run(tasks, runner=runner, store=store, retune=True, budget=Budget(trials=24))
+        proposed.append({frozenset(work) for work in runner.announced})
+    assert proposed[0] == proposed[1]
 
 
 def test_the_same_problem_twice_is_one_key(make_runner, store, tasks):

@@ -1,8 +1,8 @@
 """Tuning: problems in, a stored best for each out.
 
-A run goes in rounds. In each, every unfinished key proposes a few configs; all of them are
-announced, so that they can be compiled ahead, and then tried key by key. A trial is in the store
-before the next one starts, so whatever ends the run, the next run does only the rest. A key whose
+A run goes in rounds. In each, every unfinished key proposes a few configs; they are announced, so
+that they can be compiled ahead, and tried as they get ready. A trial is stored as soon as it ends,
+so whatever ends the run, the next run does only the rest. A key whose
 budget is spent has its fastest configs measured again beside the vendor's call, and only those
 measurements decide what is stored as its best.
 

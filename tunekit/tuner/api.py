@@ -88,7 +88,7 @@ def open_runner(device: str, *, seed: int = 0) -> Runner:
         device = "cuda" if cuda_available() else "replay"
     name, _, detail = device.partition(":")
     if name == "cuda" and re.fullmatch(r"(cuda|cuda:[0-9]{1,4})", device):
-        from tunekit.measure import GpuRunner
+        from tunekit.gpu_runner import GpuRunner
 
         return GpuRunner(int(detail or 0), seed=seed)
     if name == "replay" and (detail or device == "replay"):

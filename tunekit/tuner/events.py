@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tunekit.device import DeviceInfo
 from tunekit.errors import TuneError
 from tunekit.key import Problem, TuningKey
+from tunekit.spent import Spent
 from tunekit.trial import Best, Origin, Status, Trial
 
 
@@ -99,13 +100,22 @@ class TuneReport:
     failed: list[KeyFailed] = field(default_factory=list)
     counts: Counter[Status] = field(default_factory=Counter)
     """Trials of this run by how they ended."""
+    disturbed: list[Best] = field(default_factory=list)
+    """Those of this run whose finals were disturbed, and again when they were repeated."""
     seconds: float = 0.0
+    spent: Spent = field(default_factory=Spent)
+    """Where the time went since the device was opened."""
     skipped: int = 0
 
     @property
     def trials_run(self) -> int:
         """How many configs this run tried."""
         return self.counts.total()
+
+    @property
+    def trials_per_second(self) -> float:
+        """How fast configs were tried, finals and all."""
+        return self.trials_run / self.seconds if self.seconds > 0 else 0.0
 
     def raise_failures(self) -> None:
         """Raise if a key has no result.

@@ -10,14 +10,21 @@ from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.errors import ConfigError
 from tunekit.key import TuningKey
-from tunekit.ranking import is_sound, most_common_error, pick, ranked, score, sound
+from tunekit.ranking import (
+    contenders,
+    is_sound,
+    most_common_error,
+    pick,
+    ranked,
+    score,
+    sound,
+)
 from tunekit.runner import Runner
 from tunekit.search import Budget, Searcher
 from tunekit.space import Space
 from tunekit.trial import Best, Measurement, Origin, Provenance, Trial, choose
 from tunekit.tuner.events import KeyDone, KeyFailed, Task
 
-FINALISTS = 5
 ATTEMPTS = 2
 """How many times the next finalists are tried when those before them all failed."""
 
@@ -47,13 +54,16 @@ class KeySearch:
         self._runner = runner
         self._store = store
         self._plan = plan
+        self._searcher: Searcher | None = None
         self.tried: dict[Config, Trial] = {} if plan.retune else self._stored_trials()
         self.resumed = len(self.tried)
         self._best_score = math.inf
+        self._learnt_score = math.inf
         self._without_gain = 0
+        self._batch: list[Config] = []
         for trial in self.tried.values():
             self._note(trial)
-        self._searcher: Searcher | None = None
+            self._learn(trial)
         self._nothing_left = False
 
     @property
@@ -85,6 +95,11 @@ class KeySearch:
                 return best
         return None
 
+    @property
+    def untried(self) -> list[Config]:
+        """What was proposed and is not tried yet."""
+        return [config for config in self._batch if config not in self.tried]
+
     def meet_vendor(self) -> None:
         """Time the vendor's call once, as the yardstick of the progress shown."""
         if self.vendor is None:
@@ -101,18 +116,23 @@ class KeySearch:
                 trials=self._plan.budget.trials,
                 prior=list(self.tried.values()),
             )
-        proposed = self._searcher.ask(min(count, self.total - len(self.tried)))
-        self._nothing_left = not proposed
-        return proposed
+        self._batch = self._searcher.ask(min(count, self.total - len(self.tried)))
+        self._nothing_left = not self._batch
+        return self._batch
 
     def keep(self, trial: Trial) -> Trial:
-        """Store a finished trial, learn from it, and return it as stored."""
+        """Store a finished trial and return it as stored.
+
+        The search learns from a batch once all of it is tried, in the order of its proposals: so
+        what it proposes next does not depend on which config happened to be ready first.
+        """
         trial = sound(trial)
         self._put([trial])
         self.tried[trial.config] = trial
         self._note(trial)
-        if self._searcher is not None:
-            self._searcher.tell(trial)
+        if not self.untried:
+            for config in self._batch:
+                self._learn(self.tried[config])
         return trial
 
     def finish(self) -> KeyDone | KeyFailed:
@@ -121,8 +141,9 @@ class KeySearch:
         Screening only says who takes part: it ran at other times, on a cooler or hotter device.
         """
         order = ranked(self.tried.values())
-        for start in range(0, FINALISTS * ATTEMPTS, FINALISTS):
-            entrants = [trial.config for trial in order[start : start + FINALISTS]]
+        for _ in range(ATTEMPTS):
+            count = contenders(order)
+            entrants, order = [trial.config for trial in order[:count]], order[count:]
             if not entrants:
                 break
             done = self.decide(entrants)
@@ -206,8 +227,15 @@ class KeySearch:
 
     def _note(self, trial: Trial) -> None:
         value = score(trial)
-        if value is not None and value < self._best_score:
-            self._best_score = value
+        if value is not None:
+            self._best_score = min(value, self._best_score)
+
+    def _learn(self, trial: Trial) -> None:
+        value = score(trial)
+        if value is not None and value < self._learnt_score:
+            self._learnt_score = value
             self._without_gain = 0
         else:
             self._without_gain += 1
+        if self._searcher is not None:
+            self._searcher.tell(trial)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from tunekit.cache import Store
@@ -12,6 +13,7 @@ from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.runner import Runner
 from tunekit.search import SAMPLERS, Budget
+from tunekit.trial import Trial
 from tunekit.tuner.events import (
     KeyFailed,
     KeySkipped,
@@ -82,6 +84,7 @@ class _Session:
         self._started = clock()
         self._tell: Listener = on_event or (lambda event: None)
         self._report = TuneReport()
+        self._search_s = 0.0
         self._recording: Recording | None = None
         self._record: Path | None = None
 
@@ -116,6 +119,7 @@ class _Session:
             self._round(left, first=first)
             first = False
         self._report.seconds = self._clock() - self._started
+        self._report.spent = replace(self._runner.spent(), search_s=self._search_s)
         return self._report
 
     @property
@@ -124,22 +128,36 @@ class _Session:
 
     def _round(self, keys: list[KeySearch], *, first: bool) -> None:
         """Try a batch of each key. The first round is not cut short: every key gets a result."""
-        batches = [(key, key.propose(BATCH)) for key in keys]
-        self._runner.announce(
-            [(key.task.problem, config) for key, batch in batches for config in batch]
-        )
-        for key, batch in batches:
+        for key in keys:
+            if not key.untried:
+                self._propose(key)
+        if self._late and not first:
+            return
+        for key in keys:
+            key.meet_vendor()
+        by_problem = {key.task.problem: key for key in keys}
+        work = [(key.task.problem, config) for key in keys for config in key.untried]
+        for problem, trial in self._runner.screen(work):
+            key = by_problem[problem]
+            self._keep(key, trial)
+            if not key.untried and not key.finished:
+                self._propose(key)  # for the next round: it is compiled meanwhile
             if self._late and not first:
                 return
-            key.meet_vendor()
-            for trial in self._runner.screen(key.task.problem, batch):
-                trial = key.keep(trial)
-                self._report.counts[trial.status] += 1
-                vendor_us = None if key.vendor is None else key.vendor.median_us
-                done = len(key.tried)
-                self._tell(TrialDone(key.key, trial, key.best_us, vendor_us, done, key.total))
-                if self._late and not first:
-                    return
+
+    def _propose(self, key: KeySearch) -> None:
+        """Have a key propose its next batch, and start to compile it."""
+        began = time.perf_counter()
+        batch = key.propose(BATCH)
+        self._search_s += time.perf_counter() - began
+        self._runner.announce([(key.task.problem, config) for config in batch])
+
+    def _keep(self, key: KeySearch, trial: Trial) -> None:
+        trial = key.keep(trial)
+        self._report.counts[trial.status] += 1
+        vendor_us = None if key.vendor is None else key.vendor.median_us
+        done = len(key.tried)
+        self._tell(TrialDone(key.key, trial, key.best_us, vendor_us, done, key.total))
 
     def _finish(self, key: KeySearch) -> None:
         outcome = key.finish()
@@ -148,6 +166,8 @@ class _Session:
             self._report.failed.append(outcome)
         else:
             self._report.bests.append(key.stored_best(outcome.best))
+            if outcome.best.measurement.contended or outcome.best.measurement.throttled:
+                self._report.disturbed.append(outcome.best)
         self._tell(outcome)
 
     def _skip(self, key: KeySearch, event: KeySkipped) -> None:

@@ -1,0 +1,169 @@
+"""Processes of our own: fresh interpreters that answer over a pipe and never outlive us.
+
+A child leads a session of its own, so Ctrl-C at the terminal reaches us alone, and what it starts
+(a compiler's assembler) is in its process group and ends with it. When this process ends, however
+it ends, the kernel sends SIGKILL to that group: the child holds one end of a pipe whose other end
+only we have. It is started by exec and imports what it is told to, not the caller's main script.
+What it prints is kept from our own output and asked for when it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from tunekit.child import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+_EXIT_WAIT_S = 5.0
+_KILL_WAIT_S = 20.0
+"""A process in the middle of a driver call ends only when that returns."""
+
+_LAST_BYTES = 8192
+_MOST_OUTPUT = 1 << 20
+
+
+class ChildError(RuntimeError):
+    """A fault of tunekit itself, or of what it runs, in a child; the text holds its traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What a child sends before it ends by an exception that nothing in it expects."""
+
+    traceback: str
+
+
+class Child:
+    """A process that runs `serve(connection, *args)`.
+
+    `serve` and `args` are pickled, so the function must be one of an importable module. `environ`
+    is set in the child alone, before it imports anything.
+    """
+
+    def __init__(
+        self, serve: Callable[..., None], *args: Any, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.connection, theirs = Pipe()
+        lifeline, self._lifeline = os.pipe()
+        self._output = os.memfd_create("tunekit")  # in memory: a full disk takes nothing from it
+        ends = (theirs.fileno(), lifeline)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, ends)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                pass_fds=ends,
+                start_new_session=True,
+                env={**os.environ, **(environ or {})},
+            )
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self._mark = 0
+        self.send((serve, args))
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is that of its process group too."""
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Send a message. That a child has died shows when its answer is read."""
+        self._mark = os.fstat(self._output).st_size
+        if self._mark > _MOST_OUTPUT:
+            os.ftruncate(self._output, 0)
+            self._mark = os.lseek(self._output, 0, os.SEEK_SET)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send(message)
+
+    def recv(self) -> Any:
+        """Return the next message.
+
+        Raises:
+            EOFError: the child has ended.
+            ChildError: it ended by an exception of its own.
+        """
+        try:
+            message = self.connection.recv()
+        except OSError as error:  # it ended in the middle of a message
+            raise EOFError from error
+        if isinstance(message, Raised):
+            raise ChildError(f"in a process of tunekit's own:\n{message.traceback}")
+        return message
+
+    def ended(self) -> str:
+        """Say how a child whose pipe is closed has ended, with what it printed last."""
+        try:
+            code = self._process.wait(_EXIT_WAIT_S)
+        except subprocess.TimeoutExpired:
+            return "stopped answering"
+        how = f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
+        words = self._last_words()
+        return f"{how}: {words}" if words else how
+
+    def kill(self) -> None:
+        """End the child, and all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_WAIT_S)
+        if not self.connection.closed:
+            self.connection.close()
+            os.close(self._lifeline)
+            os.close(self._output)
+
+    def _last_words(self) -> str:
+        """Return the line printed since the last message that best says what went wrong."""
+        end = os.fstat(self._output).st_size
+        start = max(self._mark, end - _LAST_BYTES)
+        text = os.pread(self._output, max(0, end - start), start).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        telling = [line for line in lines if re.search(r"error|fatal|assert|abort", line, re.I)]
+        return (telling or lines or [""])[-1 if not telling else 0][:300]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def main(pipe: int, lifeline: int) -> None:
+    """Be a child: run what the parent sends over the pipe with this file descriptor."""
+    _die_with_parent(lifeline)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(pipe)
+    try:
+        serve, args = connection.recv()
+        serve(connection, *args)
+    except EOFError:
+        return  # nobody asks any more
+    except Exception:
+        connection.send(Raised(traceback.format_exc()))
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """Have the kernel kill this process group when the other end of a pipe is closed."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    watch = select.poll()
+    watch.register(lifeline, 0)
+    if watch.poll(0):  # it was closed before we asked
+        os.killpg(0, signal.SIGKILL)
