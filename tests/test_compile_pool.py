@@ -1,17 +1,23 @@
-"""The compile pool, with real compilers in real workers."""
+"""The compile pool: real workers, with a real compiler or one that fails in the ways it can."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import time
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from tunekit import compile_pool
+from tunekit.child import ChildError
 from tunekit.compile_pool import CompilePool
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
+from tunekit.errors import TuneError
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.key import Problem
 from tunekit.trial import Status
@@ -25,64 +31,145 @@ def problem(m: int, n: int = 512, k: int = 512) -> Problem:
 
 
 @pytest.fixture
-def pool(tmp_path, monkeypatch):
-    """A pool whose workers compile, into a cache of their own."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    pool = CompilePool(H200, workers=1)
-    yield pool
-    pool.close()
+def fakes(monkeypatch):
+    """The module of fake compilers, where spawned workers find it too."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes"))
+    import fake_gpu
 
-
-def test_a_config_is_compiled_once_for_all_problems_that_share_it(pool, tmp_path):
-    sizes = [problem(64), problem(128), problem(4096, 4096, 4096)]
-    for one in sizes:
-        pool.submit(one, CONFIG)
-    assert [pool.wait(one, CONFIG).status for one in sizes] == [Status.OK] * 3
-    assert pool.compilations == 1
-    assert list((tmp_path / "triton").rglob("pointer_kernel.cubin"))
-
-
-BAD_COMPILERS = """
-import os, time
-def abort(problem, config, device): os.abort()
-def hang(problem, config, device): time.sleep(600)
-"""
+    return fake_gpu
 
 
 @pytest.fixture
-def bad_compilers(tmp_path, monkeypatch):
-    """A module that spawned workers can import as well."""
-    (tmp_path / "bad_compilers.py").write_text(BAD_COMPILERS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    import bad_compilers
+def pools(fakes):
+    """Return a function that makes pools whose compilers do what a table says."""
+    made = []
 
-    return bad_compilers
+    def make(table, **settings):
+        made.append(CompilePool(build=partial(fakes.build, table), **{"workers": 1, **settings}))
+        return made[-1]
 
-
-def test_a_worker_that_aborts_or_hangs_costs_one_config(bad_compilers, pool, monkeypatch):
-    real = compile_pool._compile
-    monkeypatch.setattr(compile_pool, "_compile", bad_compilers.abort)
-    aborted = pool.wait(problem(64), CONFIG)
-    assert aborted.status is Status.COMPILE_ERROR
-    assert "abort" in aborted.error
-    monkeypatch.setattr(pool, "_timeout_s", 1.0)
-    monkeypatch.setattr(compile_pool, "_compile", bad_compilers.hang)
-    hung = pool.wait(problem(64), Config("pointer", 64, 64, 64, num_stages=2))
-    assert hung.status is Status.TIMEOUT
-    assert "1 s" in hung.error
-    monkeypatch.setattr(pool, "_timeout_s", 120.0)
-    monkeypatch.setattr(compile_pool, "_compile", real)
-    assert pool.wait(problem(64), Config("pointer", 32, 64, 32)).status is Status.OK
+    yield make
+    for pool in made:
+        pool.close()
 
 
-def test_a_pool_whose_idle_worker_died_is_started_anew(pool):
-    assert pool.wait(problem(64), CONFIG).status is Status.OK
-    for child in multiprocessing.active_children():
-        os.kill(child.pid, signal.SIGKILL)
-    assert pool.wait(problem(64), CONFIG).status is Status.OK
-    assert pool.wait(problem(64), Config("pointer", 32, 64, 32)).status is Status.OK
+def config(block_k: int) -> Config:
+    return Config("pointer", 64, 64, block_k, num_stages=2)
+
+
+def result(pool, one: Problem, config: Config = CONFIG):
+    return pool.submit(one, config, H200).result(60)
+
+
+def test_a_config_is_compiled_once_for_all_problems_that_share_it(tmp_path, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    pool = CompilePool(workers=1)
+    sizes = [problem(64), problem(128), problem(4096, 4096, 4096)]
+    try:
+        futures = [pool.submit(one, CONFIG, H200) for one in sizes]
+        assert [future.result(120).status for future in futures] == [Status.OK] * 3
+        assert pool.compilations == 1
+        assert pool.seconds > 0
+    finally:
+        pool.close()
+    assert list((tmp_path / "triton").rglob("pointer_kernel.cubin"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("abort", "the compiler was ended by SIGABRT: LLVM ERROR: cannot select this"),
+        ("segfault", "the compiler was ended by SIGSEGV"),
+        ("killed", "the compiler was ended by SIGKILL"),
+        ("exit", "the compiler ended with exit code 3"),
+    ],
+)
+def test_a_compiler_that_dies_costs_one_config(pools, fault, words):
+    pool = pools({config(64): fault})
+    first = [pool.submit(problem(64), config(k), H200) for k in (32, 64, 128)]
+    outcomes = [future.result(60) for future in first]
+    assert [o.status for o in outcomes] == [Status.OK, Status.COMPILE_ERROR, Status.OK]
+    assert outcomes[1].error == words
+
+
+def test_a_compiler_that_hangs_ends_with_the_assembler_it_started(pools):
+    pool = pools({config(64): "ptxas-of-the-hanging-test"}, timeout_s=2.0)
+    hung = pool.submit(problem(64), config(64), H200)
+    after = pool.submit(problem(64), config(32), H200)
+    assert hung.result(60).status is Status.TIMEOUT
+    assert "2 s" in hung.result().error
+    assert after.result(60).status is Status.OK
+    assert until(lambda: not processes("ptxas-of-the-hanging-test"))
+
+
+def test_a_failure_to_write_is_no_configs_fault_and_says_what_to_do(pools):
+    pool = pools({config(64): "disk full"})
+    with pytest.raises(TuneError, match=r"No space left on device.*TRITON_CACHE_DIR"):
+        result(pool, problem(64), config(64))
+    with pytest.raises(TuneError, match="No space left"):  # and nor can anything after it
+        result(pool, problem(64), config(32))
+
+
+def test_a_fault_of_tunekit_in_a_compiler_keeps_its_traceback(pools):
+    pool = pools({config(64): "bug"})
+    with pytest.raises(ChildError, match=r"(?s)Traceback.*TypeError: a fault of tunekit's own"):
+        result(pool, problem(64), config(64))
+
+
+def test_a_worker_that_died_idle_is_replaced(pools):
+    pool = pools({})
+    assert result(pool, problem(64)).status is Status.OK
+    for pid in pool.pids:
+        os.kill(pid, signal.SIGKILL)
+    assert result(pool, problem(64), config(64)).status is Status.OK
+
+
+def test_workers_that_cannot_start_end_the_wait(monkeypatch, pools):
+    monkeypatch.setattr(compile_pool, "_NO_GPU", {"PYTHONHOME": "/nowhere"})
+    pool = pools({})
+    with pytest.raises(TuneError, match="nothing can be compiled here: the compiler ended with"):
+        result(pool, problem(64))
+
+
+def test_a_closed_pool_leaves_no_process_and_nobody_waiting(pools):
+    pool = pools({CONFIG: "hang"}, workers=2)
+    pending = pool.submit(problem(64), CONFIG, H200)
+    pids = pool.pids
+    pool.close()
+    with pytest.raises(CancelledError):
+        pending.result(10)
+    assert all(until(lambda pid=pid: not Path(f"/proc/{pid}").exists()) for pid in pids)
+
+
+def test_compilers_see_no_gpu_and_yield_to_what_measures(monkeypatch):
+    pool = CompilePool(workers=1, build=look_around)
+    try:
+        assert result(pool, problem(64)).error == f" {os.nice(0) + compile_pool.NICENESS}"
+    finally:
+        pool.close()
+
+
+def look_around(problem, config, device):
+    visible = os.environ["CUDA_VISIBLE_DEVICES"]
+    return compile_pool.Compiled(Status.COMPILE_ERROR, f"{visible} {os.nice(0)}")
+
+
+def processes(mark: str) -> list[str]:
+    """Return the commands of running processes that hold this mark."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            text = path.read_bytes().decode("utf-8", "replace")
+            found += [text] if mark in text and "pytest" not in text else []
+    return found
+
+
+def until(condition, within_s: float = 20.0) -> bool:
+    end = time.monotonic() + within_s
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
 
 
 def test_what_decides_a_compilation_is_in_its_name():

@@ -74,6 +74,8 @@ class _Worker:
     child: Child
     ready: bool = False
     task: _Task | None = None
+    begun: bool = False
+    """Whether the worker is at its task: one that died before that is not the task's fault."""
     started: float = 0.0
 
 
@@ -174,7 +176,7 @@ class CompilePool:
                     task = self._queue.popleft() if self._queue else None
                 if task is None:
                     return
-                worker.task, worker.started = task, time.monotonic()
+                worker.task, worker.begun, worker.started = task, False, time.monotonic()
                 worker.child.send((task.problem, task.config, task.device))
 
     def _hear(self, worker: _Worker) -> None:
@@ -192,7 +194,7 @@ class CompilePool:
             self._deaths = 0
             self._finish(worker, message)
         else:
-            worker.ready = True
+            worker.ready, worker.begun = True, worker.task is not None
 
     def _end_late(self) -> None:
         now = time.monotonic()
@@ -203,10 +205,13 @@ class CompilePool:
                 self._replace(worker)
 
     def _died(self, worker: _Worker, how: str) -> None:
-        if worker.task is not None:
+        if worker.begun:
             self._finish(worker, Compiled(Status.COMPILE_ERROR, how))
         else:
             self._deaths += 1
+            if worker.task is not None:
+                with self._lock:
+                    self._queue.appendleft(worker.task)
             _log.debug("an idle worker died: %s", how)
             if self._deaths > max(MOST_DEATHS, len(self._workers)):
                 self._break(TuneError(f"nothing can be compiled here: {how}"))
@@ -218,7 +223,7 @@ class CompilePool:
         self._workers[self._workers.index(worker)] = self._start()
 
     def _finish(self, worker: _Worker, outcome: Compiled) -> None:
-        task, worker.task = worker.task, None
+        task, worker.task, worker.begun = worker.task, None, False
         self.seconds += time.monotonic() - worker.started
         if task is not None:
             with suppress(InvalidStateError):  # it was cancelled
@@ -247,11 +252,13 @@ def cores() -> int:
 def serve(connection: Connection, build: Build) -> None:
     """Be a worker: compile what comes over the connection, until it closes."""
     os.nice(NICENESS)
-    for name in FAMILIES:
-        family(name)  # takes seconds to import, which no compilation is to be charged for
+    if build is compile_config:
+        for name in FAMILIES:
+            family(name)  # takes seconds to import, which no compilation is to be charged for
     connection.send("ready")
     while True:
         problem, config, device = connection.recv()
+        connection.send("begun")
         connection.send(_built(build, problem, config, device))
 
 

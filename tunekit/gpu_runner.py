@@ -17,6 +17,7 @@ from tunekit.child import Child
 from tunekit.compile_pool import Build, CompilePool
 from tunekit.config import Config
 from tunekit.device import DeviceInfo, require
+from tunekit.errors import TuneError
 from tunekit.gpu_lock import GpuLock
 from tunekit.kernels import family
 from tunekit.key import Problem
@@ -162,6 +163,7 @@ class GpuRunner:
 
     def close(self) -> None:
         """End all processes, whatever they are at, and let the GPU go."""
+        self._schedule.broke(TuneError("the runner was closed"))
         self._pool.close()  # first: what it finishes rings at the other
         self._process.close()
         if self._lock is not None:

@@ -20,7 +20,7 @@ from tunekit.config import Config
 from tunekit.gpu_watch import Disturbance, GpuWatch
 from tunekit.kernels import Family, Launch, Prepared, family
 from tunekit.key import Problem
-from tunekit.runner import Finals
+from tunekit.runner import DeviceLost, Finals
 from tunekit.timing import FLUSH_US, Gpu, Timer, is_wide, quantile, rounds_for, summarize
 from tunekit.trial import Measurement, Status, Trial
 from tunekit.verification import changed_since, verify
@@ -46,14 +46,6 @@ PREPARED_SHARE = 4
 """Operands of several problems stay on the device, up to one part in this many of its memory."""
 
 _T = TypeVar("_T")
-
-
-class DeviceLost(Exception):
-    """A fault left this process's GPU context unusable; `trial` is the config that caused it."""
-
-    def __init__(self, trial: Trial | None) -> None:
-        super().__init__(trial)
-        self.trial = trial
 
 
 class Measure:

@@ -92,6 +92,7 @@ class MeasuringProcess:
         self._is_up = False
         self._asked: deque[Ask] = deque()
         self._again: deque[Ask] = deque()
+        self._begun = False
         self._at: Config | None = None
         self._deaths = 0
         self._seconds = {"start": 0.0, "busy": 0.0, "compile": 0.0, "idle": 0.0, "time": 0.0}
@@ -199,7 +200,7 @@ class MeasuringProcess:
         if isinstance(message, Answer):
             self._take(message)
         elif isinstance(message, Trying):
-            self._at = message.config
+            self._begun, self._at = True, message.config
         elif isinstance(message, Refused):
             raise message.error
         else:
@@ -208,10 +209,13 @@ class MeasuringProcess:
 
     def _take(self, answer: Answer) -> None:
         ask = self._asked.popleft()
+        self._begun = False
         with self._lock:
             self._seconds["time"] += answer.time_s
             self._compiled += answer.compiled
         self._at = None
+        if answer.lost:
+            self._restarts += 1
         self._source.deliver(ask, answer)
         if answer.lost:
             self._deaths += 1
@@ -221,9 +225,10 @@ class MeasuringProcess:
 
     def _died(self, status: Status, reason: str) -> None:
         self._deaths += 1
+        self._restarts += 1
         if not self._is_up and self._deaths >= MOST_STARTS:
             raise TuneError(f"the measuring process does not start: {reason}")
-        if self._asked:
+        if self._begun:  # else it died between two asks, and neither is to blame
             ask = self._asked.popleft()
             config = ask.configs[0] if ask.kind is Kind.SCREEN else self._at
             self._source.deliver(ask, Died(status, reason, config))
@@ -240,5 +245,5 @@ class MeasuringProcess:
         self._asked.clear()
         self._child.kill()
         self._child = self._start()
-        self._is_up, self._at, self._heard = False, None, time.monotonic()
-        self._restarts += 1
+        self._is_up, self._begun, self._at = False, False, None
+        self._heard = time.monotonic()

@@ -26,6 +26,14 @@ class Finals:
     vendor: Measurement | None
 
 
+class DeviceLost(Exception):
+    """A fault left a process's context on the GPU unusable; `trial` is the config that caused it."""
+
+    def __init__(self, trial: Trial | None) -> None:
+        super().__init__(trial)
+        self.trial = trial
+
+
 class Runner(Protocol):
     """Tries configs of problems on one device, real or recorded. Not thread-safe."""
 

@@ -123,6 +123,7 @@ class Schedule:
             self._compiling += 1
             number = self._screening
         compilation.add_done_callback(lambda done: self._built(number, work, done))
+        self.ring()  # from now on the GPU waits for a compilation
 
     def next_trial(self) -> tuple[Problem, Trial]:
         """Wait for the next trial of this screening."""

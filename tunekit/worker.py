@@ -11,16 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo, detect, driver_version
 from tunekit.errors import TunekitError
 from tunekit.gpu_watch import GpuWatch, nvml_module
 from tunekit.key import Problem
-from tunekit.measure import DeviceLost, Measure
-from tunekit.timing import Gpu
+from tunekit.runner import DeviceLost
 from tunekit.trial import Measurement, Trial
+
+if TYPE_CHECKING:
+    from tunekit.measure import Measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """This config runs from now on, or all of the finalists together."""
+    """An ask is begun, or this config runs from now on, or all of the finalists together."""
 
     config: Config | None
 
@@ -93,6 +95,9 @@ def open_gpu(index: int, seed: int) -> Opened:
     """
     import torch
 
+    from tunekit.measure import Measure
+    from tunekit.timing import Gpu
+
     device = detect(index)
     found = str(getattr(torch.cuda.get_device_properties(index), "uuid", f"{device.slug}-{index}"))
     uuid = found if found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
@@ -125,6 +130,7 @@ def serve(connection: Connection, open_device: Callable[..., Opened], *args: Any
     lost = False
     while not lost:
         ask: Ask = connection.recv()
+        connection.send(Trying(None))
         timed, compiled = opened.measure.time_s, opened.compiled()
         answer = _answer(opened.measure, ask, connection)
         answer = replace(

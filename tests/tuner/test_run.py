@@ -88,8 +88,10 @@ def test_the_order_in_which_configs_get_ready_changes_no_proposal(make_runner, s
     for shuffled in (False, True):
         runner = make_runner()
         if shuffled:
-            screen = runner.screen
-            runner.screen = lambda work: screen(random.Random(seed).sample(work, len(work)))
+            mixed = random.Random(seed)
+            runner.screen = lambda work, r=runner, mixed=mixed: type(r).screen(
+                r, mixed.sample(work, len(work))
+            )
         run(tasks, runner=runner, store=store, retune=True, budget=Budget(trials=24))
         proposed.append({frozenset(work) for work in runner.announced})
     assert proposed[0] == proposed[1]
