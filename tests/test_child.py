@@ -16,9 +16,11 @@ from tunekit.child import Child, ChildError
 
 SERVE = """
 import os, signal, subprocess, sys
+from tunekit.child import forget_output
 def serve(connection, *args):
     while True:
         asked = connection.recv()
+        forget_output()
         if asked == "abort":
             print("a line before")
             print("LLVM ERROR: no luck", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_configs_of_one_problem_are_measured_together(make_runner, tmp_path):
     list(runner.screen(each(PROBLEMS[0], CONFIGS[3:4])))  # meanwhile all else is compiled
     assert len(list(runner.screen(work))) == 9
     begun = [words.split()[1] for _, _, words in log(tmp_path) if words.startswith("begin")]
-    switches = sum(a != b for a, b in zip(begun, begun[1:], strict=False))
+    switches = sum(a != b for a, b in pairwise(begun))
     assert switches <= 4
 
 
@@ -153,10 +154,10 @@ def test_a_config_that_ended_two_processes_is_not_tried_on_a_third_problem(make_
 
 def test_deaths_in_a_row_end_the_run_with_one_line_and_what_there_was(make_runner):
     runner = make_runner(dict.fromkeys(CONFIGS[1:], "segfault"))
-    got = []
+    screening = runner.screen(each(PROBLEMS[0], CONFIGS))
+    got = [next(screening)[1] for _ in range(6)]
     with pytest.raises(TuneError, match=r"died 5 times in a row.*SIGSEGV.*nvidia-smi") as raised:
-        for _, trial in runner.screen(each(PROBLEMS[0], CONFIGS)):
-            got.append(trial)
+        next(screening)
     assert [trial.status for trial in got] == [Status.OK] + [Status.LAUNCH_ERROR] * 5
     assert "\n" not in str(raised.value)
     with pytest.raises(TuneError, match="died 5 times"):  # and it stays so
@@ -260,14 +261,21 @@ def test_two_runners_never_measure_at_the_same_time(make_runner, tmp_path, caplo
     thread.join(20)
     assert found == [Status.OK] * 4
     pids = [pid for pid, _, words in log(tmp_path) if words.startswith("begin")]
-    assert sum(a != b for a, b in zip(pids, pids[1:], strict=False)) == 1
+    assert sum(a != b for a, b in pairwise(pids)) == 1
 
 
 def test_closing_ends_every_process_at_once(make_runner):
     runner = make_runner({CONFIGS[0]: "hang"}, limits=Limits(), workers=2)
     screening = runner.screen(each(PROBLEMS[0], CONFIGS))
     pids = runner.pids
-    thread = threading.Thread(target=lambda: list(screening), daemon=True)
+    errors = []
+
+    def wait_for_all():
+        with pytest.raises(TuneError) as raised:
+            list(screening)
+        errors.append(str(raised.value))
+
+    thread = threading.Thread(target=wait_for_all, daemon=True)
     thread.start()
     time.sleep(1.0)
     began = time.monotonic()
@@ -276,4 +284,4 @@ def test_closing_ends_every_process_at_once(make_runner):
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     runner.close()  # twice does no harm
     thread.join(10)
-    assert not thread.is_alive()
+    assert errors == ["the runner was closed"]

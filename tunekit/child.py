@@ -33,7 +33,6 @@ _KILL_WAIT_S = 20.0
 """A process in the middle of a driver call ends only when that returns."""
 
 _LAST_BYTES = 8192
-_MOST_OUTPUT = 1 << 20
 
 
 class ChildError(RuntimeError):
@@ -74,7 +73,6 @@ class Child:
         finally:
             theirs.close()
             os.close(lifeline)
-        self._mark = 0
         self.send((serve, args))
 
     @property
@@ -84,10 +82,6 @@ class Child:
 
     def send(self, message: Any) -> None:
         """Send a message. That a child has died shows when its answer is read."""
-        self._mark = os.fstat(self._output).st_size
-        if self._mark > _MOST_OUTPUT:
-            os.ftruncate(self._output, 0)
-            self._mark = os.lseek(self._output, 0, os.SEEK_SET)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(message)
 
@@ -128,10 +122,9 @@ class Child:
             os.close(self._output)
 
     def _last_words(self) -> str:
-        """Return the line printed since the last message that best says what went wrong."""
-        end = os.fstat(self._output).st_size
-        start = max(self._mark, end - _LAST_BYTES)
-        text = os.pread(self._output, max(0, end - start), start).decode("utf-8", "replace")
+        """Return the line it printed that best says what went wrong."""
+        start = max(0, os.fstat(self._output).st_size - _LAST_BYTES)
+        text = os.pread(self._output, _LAST_BYTES, start).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         telling = [line for line in lines if re.search(r"error|fatal|assert|abort", line, re.I)]
         return (telling or lines or [""])[-1 if not telling else 0][:300]
@@ -142,6 +135,14 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def forget_output() -> None:
+    """Drop what this child has printed so far: it has nothing to do with what comes now."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.ftruncate(sys.stdout.fileno(), 0)
+    os.lseek(sys.stdout.fileno(), 0, os.SEEK_SET)  # stderr's place too: it is the same file
 
 
 def main(pipe: int, lifeline: int) -> None:

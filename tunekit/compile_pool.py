@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from tunekit.child import Child, ChildError
+from tunekit.child import Child, ChildError, forget_output
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import TuneError
@@ -258,6 +258,7 @@ def serve(connection: Connection, build: Build) -> None:
     connection.send("ready")
     while True:
         problem, config, device = connection.recv()
+        forget_output()
         connection.send("begun")
         connection.send(_built(build, problem, config, device))
 

@@ -27,7 +27,7 @@ class Finals:
 
 
 class DeviceLost(Exception):
-    """A fault left a process's context on the GPU unusable; `trial` is the config that caused it."""
+    """A fault has made this process's context on the GPU unusable; `trial` says which config's."""
 
     def __init__(self, trial: Trial | None) -> None:
         super().__init__(trial)

@@ -13,6 +13,7 @@ from enum import Enum
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from tunekit.child import forget_output
 from tunekit.config import Config
 from tunekit.device import DeviceInfo, detect, driver_version
 from tunekit.errors import TunekitError
@@ -130,6 +131,7 @@ def serve(connection: Connection, open_device: Callable[..., Opened], *args: Any
     lost = False
     while not lost:
         ask: Ask = connection.recv()
+        forget_output()
         connection.send(Trying(None))
         timed, compiled = opened.measure.time_s, opened.compiled()
         answer = _answer(opened.measure, ask, connection)
