@@ -56,7 +56,10 @@ class Runner(Protocol):
         """Say where a result of this config for this problem comes from."""
 
     def announce(self, work: Sequence[tuple[Problem, Config]]) -> None:
-        """Tell what will be tried soon, so that it can be compiled meanwhile. Does not wait."""
+        """Tell what will be tried soon, so that it can be compiled meanwhile. Does not wait.
+
+        May be called from another thread than the rest.
+        """
 
     def vendor(self, problem: Problem) -> Measurement | None:
         """Return a first time of the vendor's call alone; the finals measure it again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,8 @@ class _Session:
         self._tell: Listener = on_event or (lambda event: None)
         self._report = TuneReport()
         self._search_s = 0.0
+        self._searching = ThreadPoolExecutor(1, "tunekit-search")
+        self._proposals: dict[KeySearch, Future[None]] = {}
         self._recording: Recording | None = None
         self._record: Path | None = None
 
@@ -102,6 +105,15 @@ class _Session:
 
     def tune(self, keys: list[KeySearch]) -> TuneReport:
         """Take every key to its end and report."""
+        try:
+            self._tune(keys)
+        finally:
+            self._searching.shutdown(cancel_futures=True)
+        self._report.seconds = self._clock() - self._started
+        self._report.spent = replace(self._runner.spent(), search_s=self._search_s)
+        return self._report
+
+    def _tune(self, keys: list[KeySearch]) -> None:
         before = {key.key: key.done_before() for key in keys}
         left = [key for key in keys if before[key.key] is None]
         resumed = sum(key.resumed for key in left)
@@ -118,9 +130,6 @@ class _Session:
             left = [key for key in left if key not in over]
             self._round(left, first=first)
             first = False
-        self._report.seconds = self._clock() - self._started
-        self._report.spent = replace(self._runner.spent(), search_s=self._search_s)
-        return self._report
 
     @property
     def _late(self) -> bool:
@@ -129,8 +138,11 @@ class _Session:
     def _round(self, keys: list[KeySearch], *, first: bool) -> None:
         """Try a batch of each key. The first round is not cut short: every key gets a result."""
         for key in keys:
-            if not key.untried:
+            if not key.untried and key not in self._proposals:
                 self._propose(key)
+        for key in keys:
+            if key in self._proposals:
+                self._proposals.pop(key).result()
         if self._late and not first:
             return
         for key in keys:
@@ -146,11 +158,19 @@ class _Session:
                 return
 
     def _propose(self, key: KeySearch) -> None:
-        """Have a key propose its next batch, and start to compile it."""
-        began = time.perf_counter()
-        batch = key.propose(BATCH)
-        self._search_s += time.perf_counter() - began
-        self._runner.announce([(key.task.problem, config) for config in batch])
+        """Have a key propose its next batch and start to compile it, while others are measured.
+
+        The thread that takes what was measured must not wait for the search: what it has not
+        stored yet would be lost with the process.
+        """
+
+        def propose() -> None:
+            began = time.perf_counter()
+            batch = key.propose(BATCH)
+            self._search_s += time.perf_counter() - began
+            self._runner.announce([(key.task.problem, config) for config in batch])
+
+        self._proposals[key] = self._searching.submit(propose)
 
     def _keep(self, key: KeySearch, trial: Trial) -> None:
         trial = key.keep(trial)
