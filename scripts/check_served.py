@@ -31,7 +31,10 @@ from tunekit.device import detect, driver_version
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.trial import Best, Choice
 
-NEVER_LOADED = ("optuna", "tunekit.measure", "tunekit.timing", "tunekit.compile_pool")
+NEVER_LOADED = (
+    "optuna", "tunekit.measure", "tunekit.timing", "tunekit.compile_pool", "tunekit.gpu_runner",
+    "tunekit.child",
+)  # fmt: skip
 
 
 def main() -> int:

@@ -29,10 +29,10 @@ import tunekit
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import driver_version
+from tunekit.gpu_runner import GpuRunner
 from tunekit.kernels import Launch, family
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.key import Problem, TuningKey
-from tunekit.measure import GpuRunner
 from tunekit.shapes import load_shapes
 from tunekit.timing import PROTOCOL, Timer, summarize
 from tunekit.trial import Status, Trial
@@ -138,7 +138,8 @@ def contenders(problem: Problem, trials: list[Trial], runner: GpuRunner) -> dict
         found.setdefault(f"variant {trial.config.variant}", trial.config)
     for place, trial in enumerate(ordered[:3]):
         found[f"candidate {place + 1}"] = trial.config
-    screened = list(runner.screen(problem, fixed_list()))
+    by_config = {t.config: t for _, t in runner.screen([(problem, c) for c in fixed_list()])}
+    screened = [by_config[config] for config in fixed_list()]
     for name, places in (("list of 15", range(15)), ("tutorial's 8", TUTORIAL)):
         found[name] = min((screened[place] for place in places), key=median).config
     return found

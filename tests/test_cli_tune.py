@@ -377,3 +377,31 @@ def test_an_interrupt_before_the_first_new_trial_says_what_is_kept(device, capsy
     last = capsys.readouterr().err.splitlines()[-1]
     assert "the 4 trials of earlier runs are kept" in last
     assert "only the rest" in last
+
+
+@pytest.mark.parametrize(
+    ("marks", "words"),
+    [
+        ({"contended": True}, "another process used the GPU"),
+        ({"throttled": True}, "heat or power held its clocks down"),
+    ],
+)
+def test_disturbed_finals_are_one_warning(device, shapes, capsys, monkeypatch, marks, words):
+    finals = ReplayRunner.finals
+
+    def disturbed(self, problem, configs):
+        found = finals(self, problem, configs)
+        trials = [replace(t, measurement=replace(t.measurement, **marks)) for t in found.trials]
+        return replace(found, trials=tuple(trials))
+
+    monkeypatch.setattr(ReplayRunner, "finals", disturbed)
+    argv = ["tune", "--shapes", shapes, "--device", device, "--trials", "8", "--json", "--quiet"]
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    warnings = [line for line in captured.err.splitlines() if "finals" in line]
+    assert len(warnings) == 1
+    assert words in warnings[0]
+    assert f"{parse_shape(SHAPES[0]).problem} and 2 more" in warnings[0]
+    spent = json.loads(captured.out)["spent"]
+    assert spent["search_s"] > 0
+    assert spent["gpu_busy_share"] == 0

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from tunekit.device import KNOWN_DEVICES
-from tunekit.timing import flush_bytes, quantile, summarize
+from tunekit.timing import Timer, flush_bytes, is_wide, quantile, rounds_for, summarize
 
 H200 = KNOWN_DEVICES["sm_90"]
 
@@ -23,6 +23,8 @@ def test_a_summary_is_that_of_its_times():
     assert measurement.p80_us == pytest.approx(4.2)
     assert measurement.repetitions == 5
     assert measurement.final
+    assert not measurement.contended
+    assert summarize([1.0], error_ratio=None, throttled=True).throttled
 
 
 def test_the_interval_holds_the_true_median_about_as_often_as_it_says():
@@ -58,5 +60,46 @@ def test_the_flush_is_larger_than_the_cache(l2_mib):
     assert flush_bytes(device, 100 << 30) >= 2 * device.l2_bytes
 
 
-def test_the_flush_leaves_half_of_what_is_free():
-    assert flush_bytes(H200, 100 << 20) == 50 << 20
+def test_the_flush_leaves_half_of_what_is_free_but_is_never_smaller_than_the_cache():
+    assert flush_bytes(H200, 200 << 20) == 100 << 20
+    assert flush_bytes(H200, 100 << 20) == H200.l2_bytes
+    assert flush_bytes(H200, 0) == H200.l2_bytes  # out of memory, rather than timed warm
+
+
+def test_rounds_fill_the_budget_within_bounds():
+    def rounds(once_us):
+        return rounds_for(once_us, 250.0, (31, 201), most_ms=5000.0)
+
+    assert rounds(10.0) == 201
+    assert rounds(2440.0) == 100
+    assert rounds(20e3) == 31
+    assert rounds(1e6) == 5
+    assert rounds(60e6) == 1
+    assert all(rounds(us) * us <= max(us, 5e6) for us in (1e5, 3e5, 1e6, 7e6))
+
+
+def test_launches_that_shared_the_gpu_lie_far_apart():
+    rng = random.Random(3)
+    alone = [rng.gauss(10, 0.3) for _ in range(101)]
+    assert not is_wide(alone)
+    assert not is_wide([*alone[:90], *[2000.0] * 11])  # a few outliers are any machine's
+    assert is_wide([*alone[:70], *[2000.0] * 31])
+    assert not is_wide([1.0, 1.0, 1.6, 1.6, 1.6])  # ticks of the clock
+
+
+class CountedTimer(Timer):
+    """A timer whose launches take a fixed time and touch no device."""
+
+    def __init__(self, us):
+        self.us, self.launched = us, 0
+
+    def rounds(self, launches, rounds, *, seed=0):
+        self.launched += rounds
+        return [[self.us] * rounds for _ in launches]
+
+
+@pytest.mark.parametrize(("us", "least", "most"), [(2e6, 1, 1), (10e3, 3, 4), (5.0, 300, 700)])
+def test_the_warm_up_goes_by_time_and_not_by_count(us, least, most):
+    timer = CountedTimer(us)
+    timer.warm_up(lambda: None, 30.0)
+    assert least <= timer.launched <= most
