@@ -170,6 +170,21 @@ def test_without_nvml_nothing_is_disturbed():
     watch.close()
 
 
+def test_an_answer_that_need_not_be_fresh_serves_for_a_tenth_of_a_second(nvml):
+    now = [0.0]
+    watch = GpuWatch("GPU-1", nvml, clock=lambda: now[0])
+    nvml.pids.add(os.getpid())
+    watch.has_context()
+    assert watch.seen(fresh=False) == CALM
+    nvml.reasons = 0x40
+    now[0] = 0.05
+    assert watch.seen(fresh=False) == CALM
+    assert watch.seen().throttled
+    nvml.reasons = 0
+    now[0] = 0.2
+    assert watch.seen(fresh=False) == CALM
+
+
 def test_nvml_is_let_go(nvml, watch):
     watch.close()
     assert nvml.closed

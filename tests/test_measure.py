@@ -111,7 +111,7 @@ class FakeWatch:
     def has_context(self):
         pass
 
-    def seen(self):
+    def seen(self, *, fresh=True):
         return self.answers.pop(0) if self.answers else CALM
 
 
@@ -445,14 +445,16 @@ def test_every_sampled_config_is_right_and_timed_without_compiling(runner):
 
 
 @pytest.mark.gpu
-def test_the_tuners_process_makes_no_cuda_context():
+def test_the_tuners_process_makes_no_cuda_context(tmp_path):
     # in a process of its own: other tests make one in this
     code = """
+import sys
 import torch
+from pathlib import Path
 from tunekit.gpu_runner import GpuRunner
 from tunekit.key import Problem
 if __name__ == "__main__":
-    runner = GpuRunner(0, workers=2)
+    runner = GpuRunner(0, workers=2, lock_folder=Path(sys.argv[1]))
     problem = Problem("matmul", 256, 256, 256, "float16")
     configs = runner.space(problem).configs[:4]
     trials = [trial for _, trial in runner.screen([(problem, c) for c in configs])]
@@ -462,7 +464,9 @@ if __name__ == "__main__":
     assert not torch.cuda.is_initialized()
     runner.close()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -496,7 +500,8 @@ def fault_runner(monkeypatch, tmp_path):
     import faulty_gpu
 
     opened = partial(faulty_gpu.open_faulty, str(tmp_path / "has faulted"))
-    runner = GpuRunner(0, open_device=opened)
+    # the lock of this GPU is held by the runner of the other tests
+    runner = GpuRunner(0, open_device=opened, lock_folder=tmp_path)
     yield runner
     runner.close()
 

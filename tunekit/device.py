@@ -43,8 +43,13 @@ class DeviceInfo:
     @property
     def capability(self) -> int:
         """Compute capability of a CUDA device as Triton writes it (90 for 9.0), else 0."""
-        found = re.fullmatch(r"sm_(\d+)a?", self.arch)
-        return int(found.group(1)) if found else 0
+        return _capability(self.arch)
+
+
+@functools.cache
+def _capability(arch: str) -> int:
+    found = re.fullmatch(r"sm_(\d+)a?", arch)
+    return int(found.group(1)) if found else 0
 
 
 _MARKS = re.compile(r"[\u00a9\u00ae\u2122\u2120]|\((?:r|c|tm|sm)\)", re.IGNORECASE)

@@ -9,7 +9,10 @@ refuses an answer, that check is left out: nothing is then said to be disturbed.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,8 @@ _log = logging.getLogger(__name__)
 
 BUSY_PERCENT = 2
 """Another process's share of the multiprocessors from which it counts: a desktop takes less."""
+
+STALE_S = 0.1
 
 SLOWDOWNS = (
     "nvmlClocksEventReasonHwSlowdown",
@@ -54,8 +59,12 @@ class GpuWatch:
     numbers than they do, so ours is the one that is new when there is a context.
     """
 
-    def __init__(self, uuid: str, nvml: Any | None = None) -> None:
+    def __init__(
+        self, uuid: str, nvml: Any | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._nvml: Any = nvml
+        self._clock = clock
+        self._last, self._asked_at = CALM, -math.inf
         self._handle: Any = None
         self._newest = 0
         self._ours: set[int] = set()
@@ -73,14 +82,22 @@ class GpuWatch:
         """Learn our own number: call this once the process has made its context."""
         now = self._processes()
         self._ours = (now - self._before) | (now & {os.getpid()})
+        self.begin()
 
     def begin(self) -> None:
         """Forget what was so far."""
         self._others_computed()
 
-    def seen(self) -> Disturbance:
-        """Return what happened since the last `begin` or `seen`."""
-        return Disturbance(self._others_computed(), self._throttled())
+    def seen(self, *, fresh: bool = True) -> Disturbance:
+        """Return what happened since the last `begin` or `seen`.
+
+        Unless it has to be `fresh`, an answer serves for a tenth of a second: the driver does not
+        look more often, and asking it takes as long as some trials do.
+        """
+        if fresh or self._clock() - self._asked_at > STALE_S:
+            self._last = Disturbance(self._others_computed(), self._throttled())
+            self._asked_at = self._clock()
+        return self._last
 
     def close(self) -> None:
         """Let NVML go."""

@@ -101,7 +101,6 @@ class Measure:
             launch, error_ratio = outcome
             return self._screening_times(launch, problem), error_ratio
 
-        self._watch.begin()
         try:
             with self._gpu.use():
                 outcome = self._with_room(tried)
@@ -110,7 +109,7 @@ class Measure:
         if isinstance(outcome, Trial):
             return outcome
         times, error_ratio = outcome
-        seen = self._watch.seen()
+        seen = self._watch.seen(fresh=False)
         measurement = summarize(
             times, error_ratio=error_ratio, contended=seen.contended, throttled=seen.throttled
         )

@@ -16,6 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.key import Problem
@@ -154,14 +157,14 @@ def enumerate_space(
     legal: list[Config] = []
     pruned: Counter[str] = Counter()
     for variant in variants:
-        both = (*variant.rules, *variant.worth)
-        rules = [_remembered(rule, problem, device) for rule in both]
-        for config in _candidates(variant):
-            broken = next((name for name, breaks in rules if breaks(config)), None)
-            if broken is None:
-                legal.append(config)
-            else:
-                pruned[broken] += 1
+        candidates = _candidates(variant)
+        left = np.arange(len(candidates))
+        for rule in (*variant.rules, *variant.worth):
+            broken = _breaking(rule, variant, left, problem, device)
+            if broken.any():
+                pruned[rule.name] += int(broken.sum())
+                left = left[~broken]
+        legal.extend(candidates[place] for place in left)
     return Space(problem, device, tuple(legal), dict(pruned))
 
 
@@ -170,20 +173,43 @@ def _candidates(variant: VariantSpace) -> tuple[Config, ...]:
     return tuple(variant.candidates())
 
 
-def _remembered(
-    rule: Rule, problem: Problem, device: DeviceInfo
-) -> tuple[str, Callable[[Config], bool]]:
-    """Return a rule's name and its test, which asks once for configs that agree on its fields."""
+def _breaking(
+    rule: Rule,
+    variant: VariantSpace,
+    places: npt.NDArray[np.intp],
+    problem: Problem,
+    device: DeviceInfo,
+) -> npt.NDArray[np.bool_]:
+    """Say which of the candidates at these places break a rule."""
+    candidates = _candidates(variant)
     if not rule.fields:
-        return rule.name, lambda config: rule.check(config, problem, device) is not None
-    known: dict[object, bool] = {}
-    read = operator.attrgetter(*rule.fields)
+        broken = (rule.check(candidates[i], problem, device) is not None for i in places)
+        return np.fromiter(broken, np.bool_, len(places))
+    group, examples = _groups(variant, rule.fields)
+    groups = group[places]
+    answers = np.zeros(len(examples), np.bool_)
+    for one in np.unique(groups):
+        answers[one] = rule.check(candidates[examples[one]], problem, device) is not None
+    return answers[groups]
 
-    def breaks(config: Config) -> bool:
+
+@functools.lru_cache(maxsize=512)
+def _groups(
+    variant: VariantSpace, fields: tuple[str, ...]
+) -> tuple[npt.NDArray[np.intp], tuple[int, ...]]:
+    """Number the candidates that agree on some fields alike; give one of each number.
+
+    A rule that reads those fields only is then asked once a number, not once a candidate: there are
+    a hundred thousand of these for each problem.
+    """
+    read = operator.attrgetter(*fields)
+    numbers: dict[object, int] = {}
+    examples: list[int] = []
+    group = np.empty(len(_candidates(variant)), np.intp)
+    for place, config in enumerate(_candidates(variant)):
         values = read(config)
-        found = known.get(values)
-        if found is None:
-            found = known[values] = rule.check(config, problem, device) is not None
-        return found
-
-    return rule.name, breaks
+        if values not in numbers:
+            numbers[values] = len(examples)
+            examples.append(place)
+        group[place] = numbers[values]
+    return group, tuple(examples)
