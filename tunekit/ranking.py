@@ -45,8 +45,8 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for _, trial in sorted(scored, key=lambda pair: (pair[0], pair[1].config))]
 
 
-FINALISTS = (5, 8)
-NEAR_RATIO = 1.05
+FINALISTS = (5, 10)
+NEAR_RATIO = 1.08
 """Screening cannot tell configs apart that are closer: it ran on a cooler or hotter device."""
 
 TIE_RATIO = 1.01

@@ -30,10 +30,10 @@ def test_only_final_times_compete(make_runner, store, tasks):
     assert report.bests[0].measurement.median_us == 40.0
 
 
-def test_up_to_eight_take_part_if_they_are_near(make_runner, store, tasks):
+def test_up_to_ten_take_part_if_they_are_near(make_runner, store, tasks):
     runner = make_runner(time_us=lambda problem, config: 10.0 + config.num_warps / 100)
     run(tasks[:1], runner=runner, store=store, **SWEEP)
-    assert [len(configs) for configs in runner.finalists] == [8]
+    assert [len(configs) for configs in runner.finalists] == [10]
 
 
 def test_when_all_finalists_fail_the_next_ones_take_part(make_runner, store, tasks):
