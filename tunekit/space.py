@@ -16,12 +16,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.key import Problem
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 FIELDS = ("block_m", "block_n", "block_k", "group_size", "split_k", "num_warps", "num_stages")
 """The fields every variant has, in the order they are enumerated and shown."""
@@ -154,6 +157,8 @@ def enumerate_space(
     variants: Sequence[VariantSpace], problem: Problem, device: DeviceInfo
 ) -> Space:
     """Enumerate every legal config, counting what each rule removed."""
+    import numpy as np
+
     legal: list[Config] = []
     pruned: Counter[str] = Counter()
     for variant in variants:
@@ -181,6 +186,8 @@ def _breaking(
     device: DeviceInfo,
 ) -> npt.NDArray[np.bool_]:
     """Say which of the candidates at these places break a rule."""
+    import numpy as np
+
     candidates = _candidates(variant)
     if not rule.fields:
         broken = (rule.check(candidates[i], problem, device) is not None for i in places)
@@ -202,6 +209,8 @@ def _groups(
     A rule that reads those fields only is then asked once a number, not once a candidate: there are
     a hundred thousand of these for each problem.
     """
+    import numpy as np
+
     read = operator.attrgetter(*fields)
     numbers: dict[object, int] = {}
     examples: list[int] = []
