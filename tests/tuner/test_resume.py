@@ -55,11 +55,11 @@ def test_an_interrupt_in_the_finals_needs_no_more_screening(make_runner, store, 
 
     runner.finals = stop
     with pytest.raises(KeyboardInterrupt):
-        run(tasks, runner=runner, store=store, budget=Budget(trials=10))
+        run(tasks[:1], runner=runner, store=store, budget=Budget(trials=10))
     again = make_runner()
-    report = run(tasks, runner=again, store=store, budget=Budget(trials=10))
+    report = run(tasks[:1], runner=again, store=store, budget=Budget(trials=10))
     assert not again.screened
-    assert len(report.bests) == 2
+    assert len(report.bests) == 1
 
 
 def test_more_trials_go_on_from_the_old_ones(make_runner, store, tasks):

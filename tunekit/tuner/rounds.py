@@ -86,6 +86,7 @@ class _Session:
         self._tell: Listener = on_event or (lambda event: None)
         self._report = TuneReport()
         self._search_s = 0.0
+        self._finished: set[KeySearch] = set()
         self._searching = ThreadPoolExecutor(1, "tunekit-search")
         self._proposals: dict[KeySearch, Future[None]] = {}
         self._recording: Recording | None = None
@@ -109,6 +110,9 @@ class _Session:
             self._tune(keys)
         finally:
             self._searching.shutdown(cancel_futures=True)
+        order = [key.key for key in keys]  # they end as their compilations do
+        self._report.bests.sort(key=lambda best: order.index(best.key))
+        self._report.failed.sort(key=lambda failure: order.index(failure.key))
         self._report.seconds = self._clock() - self._started
         self._report.spent = replace(self._runner.spent(), search_s=self._search_s)
         return self._report
@@ -129,6 +133,7 @@ class _Session:
                 self._finish(key)
             left = [key for key in left if key not in over]
             self._round(left, first=first)
+            left = [key for key in left if key not in self._finished]
             first = False
 
     @property
@@ -152,7 +157,11 @@ class _Session:
         for problem, trial in self._runner.screen(work):
             key = by_problem[problem]
             self._keep(key, trial)
-            if not key.untried and not key.finished:
+            if key.untried:
+                pass
+            elif key.finished:
+                self._finish(key)  # while the others' configs are compiled
+            else:
                 self._propose(key)  # for the next round: it is compiled meanwhile
             if self._late and not first:
                 return
@@ -180,6 +189,7 @@ class _Session:
         self._tell(TrialDone(key.key, trial, key.best_us, vendor_us, done, key.total))
 
     def _finish(self, key: KeySearch) -> None:
+        self._finished.add(key)
         outcome = key.finish()
         self._save(key)
         if isinstance(outcome, KeyFailed):
