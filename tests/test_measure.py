@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from tunekit.errors import DeviceError
 from tunekit.gpu_watch import CALM, Disturbance
 from tunekit.kernels import Prepared
 from tunekit.kernels.failures import classify
+from tunekit.kernels.operands import interpreting
 from tunekit.key import Problem
 from tunekit.measure import MOST_MS, Measure
 from tunekit.runner import DeviceLost
@@ -395,6 +397,33 @@ def test_finals_whose_launches_lie_far_apart_are_marked(measure):
     made.family.launch = noisy
     finals = made.finals(PROBLEMS[0], CONFIGS[:1])
     assert finals.trials[0].measurement.contended
+
+
+class WallTimer(FakeTimer):
+    def rounds(self, launches, rounds, *, seed=0):
+        return [[self.one(launch) for _ in range(rounds)] for launch in launches]
+
+    def one(self, launch):
+        began = time.perf_counter()
+        launch()
+        return (time.perf_counter() - began) * 1e6
+
+
+@pytest.mark.skipif(not interpreting(), reason="kernels are compiled here: CPU tensors cannot run")
+def test_the_real_kernels_are_verified_against_the_real_reference(gpu, monkeypatch):
+    monkeypatch.setattr("tunekit.measure.FINAL_ROUNDS", (3, 3))
+    monkeypatch.setattr("tunekit.measure.SCREEN_ROUNDS", (1, 1))
+    gpu.fake_timer = WallTimer()
+    measure = Measure(gpu, FakeWatch())
+    problem = Problem("matmul", 33, 17, 40, "float16", aligned=False)
+    configs = [Config("pointer", 32, 32, k, num_stages=2) for k in (16, 32)]
+    trials = [measure.screen(problem, config) for config in configs]
+    assert [trial.status for trial in trials] == [Status.OK] * 2
+    assert all(0 < trial.measurement.error_ratio <= 1 for trial in trials)
+    finals = measure.finals(problem, configs)
+    ratios = {trial.config: trial.measurement.error_ratio for trial in finals.trials}
+    assert ratios == {trial.config: trial.measurement.error_ratio for trial in trials}
+    assert finals.vendor.repetitions == 3
 
 
 def test_without_a_gpu_measuring_is_a_clear_error(monkeypatch):
