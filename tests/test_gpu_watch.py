@@ -127,6 +127,12 @@ def test_where_nvml_does_not_show_us_nobody_is_taken_for_another(nvml):
     assert watch.seen() == CALM
 
 
+def test_a_number_that_is_in_one_list_only_is_nobody(nvml, watch):
+    watch.begin()
+    nvml.compute(777777, 95)
+    assert watch.seen() == CALM
+
+
 @pytest.mark.parametrize(
     ("reasons", "throttled"),
     [

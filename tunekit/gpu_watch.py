@@ -124,7 +124,9 @@ class GpuWatch:
             return False
         new = [sample for sample in samples if sample.timeStamp > self._newest]
         self._newest = max((sample.timeStamp for sample in new), default=self._newest)
-        return any(s.pid not in self._ours and s.smUtil >= BUSY_PERCENT for s in new)
+        busy = {sample.pid for sample in new if sample.smUtil >= BUSY_PERCENT} - self._ours
+        # Drivers may number processes otherwise here than there: who is in one list only may be us.
+        return bool(busy and busy & self._processes())
 
     def _throttled(self) -> bool:
         if self._handle is None:
