@@ -14,10 +14,10 @@ import fcntl
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -161,10 +161,14 @@ def main(pipe: int, lifeline: int) -> None:
 
 def _die_with_parent(lifeline: int) -> None:
     """Have the kernel kill this process group when the other end of a pipe is closed."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    watch = select.poll()
-    watch.register(lifeline, 0)
-    if watch.poll(0):  # it was closed before we asked
+
+    def watch() -> None:
+        os.read(lifeline, 1)  # returns when it is closed: nothing is ever written
         os.killpg(0, signal.SIGKILL)
+
+    # For what is not Linux itself (gVisor), and for a pipe that is closed already.
+    threading.Thread(target=watch, name="tunekit-lifeline", daemon=True).start()
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
