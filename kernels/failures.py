@@ -15,7 +15,7 @@ LONGEST_TEXT = 500
 def classify(error: BaseException) -> tuple[Status, str] | None:
     """Return the status and a short text of a config's failure, or None for any other error."""
     status = _status(error)
-    return None if status is None else (status, _short(error))
+    return None if status is None else (status, _short(error, status))
 
 
 def _status(error: BaseException) -> Status | None:
@@ -33,7 +33,8 @@ def _status(error: BaseException) -> Status | None:
     return None
 
 
-def _short(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[-1] if lines else ''}"
+def _short(error: BaseException, status: Status) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    # A driver's error is followed by advice; a compiler's stands below the program it quotes.
+    text = f"{type(error).__name__}: {lines[0 if status is Status.LAUNCH_ERROR else -1]}"
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 3] + "..."
