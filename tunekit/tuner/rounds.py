@@ -148,10 +148,9 @@ class _Session:
         for key in keys:
             if key in self._proposals:
                 self._proposals.pop(key).result()
+            key.meet_vendor()  # while the others still search
         if self._late and not first:
             return
-        for key in keys:
-            key.meet_vendor()
         by_problem = {key.task.problem: key for key in keys}
         work = [(key.task.problem, config) for key in keys for config in key.untried]
         for problem, trial in self._runner.screen(work):
