@@ -117,6 +117,11 @@ class TuneReport:
         """How fast configs were tried, finals and all."""
         return self.trials_run / self.seconds if self.seconds > 0 else 0.0
 
+    def note_disturbance(self, best: Best) -> None:
+        """Remember a best of this run if its finals were disturbed."""
+        if best.measurement.contended or best.measurement.throttled:
+            self.disturbed.append(best)
+
     def raise_failures(self) -> None:
         """Raise if a key has no result.
 

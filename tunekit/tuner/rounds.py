@@ -195,8 +195,7 @@ class _Session:
             self._report.failed.append(outcome)
         else:
             self._report.bests.append(key.stored_best(outcome.best))
-            if outcome.best.measurement.contended or outcome.best.measurement.throttled:
-                self._report.disturbed.append(outcome.best)
+            self._report.note_disturbance(outcome.best)
         self._tell(outcome)
 
     def _skip(self, key: KeySearch, event: KeySkipped) -> None:

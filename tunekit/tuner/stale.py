@@ -136,8 +136,10 @@ def verify_again(
             report.failed.append(outcome)
         else:
             report.bests.append(search.stored_best(outcome.best))
+            report.note_disturbance(outcome.best)
         tell(outcome)
     report.seconds = clock() - started
+    report.spent = runner.spent()
     return report
 
 
@@ -153,7 +155,7 @@ def _verify(
     """Screen the configs of one key and let those that are right into the finals."""
     search.meet_vendor()
     vendor_us = None if search.vendor is None else search.vendor.median_us
-    for screened in runner.screen(search.task.problem, configs):
+    for _, screened in runner.screen([(search.task.problem, config) for config in configs]):
         trial = search.keep(screened)
         report.counts[trial.status] += 1
         done = len(search.tried)
