@@ -210,6 +210,7 @@ def _measurement(row: Mapping[str, Any], field: str) -> Measurement:
         error_ratio=None if plain.get("error_ratio") is None else _ratio(plain),
         final=_flag(plain, "final"),
         contended=_flag(plain, "contended"),
+        throttled=_flag(plain, "throttled"),
     )
     if not measurement.low_us <= measurement.median_us <= measurement.high_us:
         raise RefusedRowError(f"{field}: median_us lies outside low_us to high_us")

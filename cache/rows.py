@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -159,6 +159,8 @@ def read_measurement(values: Sequence[Any]) -> Measurement:
         raise DamagedRowError(f"the {measurement}")
     if measurement.final is None or measurement.contended is None:
         raise DamagedRowError("the measurement: a mark is null")
+    if measurement.throttled is None:  # a row of before there was this mark
+        return replace(measurement, throttled=False)
     return measurement
 
 

@@ -44,6 +44,10 @@ class NoStoreError(StoreError):
         self.location = location
 
 
+class DamagedStoreError(StoreError):
+    """What is where the cache should be cannot be read as a database."""
+
+
 class ExchangeError(TunekitError):
     """An export file cannot be read or does not hold what it says."""
 

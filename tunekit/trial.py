@@ -55,6 +55,7 @@ class Measurement:
     of the launches themselves. `error_ratio` is the largest error against the reference over the
     tolerance of the dtype (at most 1 for a right result), or None for the vendor's own call.
     `final` marks the interleaved re-measurement of the finalists; the rest is screening.
+    `contended` says that another process used the GPU meanwhile, `throttled` that its clocks fell.
     """
 
     median_us: float
@@ -68,6 +69,7 @@ class Measurement:
     error_ratio: float | None = None
     final: bool = False
     contended: bool = False
+    throttled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ def round_measurement(measurement: Measurement, *, final: bool) -> Measurement:
 
 def encode_measurement(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement as plain values by name."""
-    return {name: getattr(measurement, name) for name in _MEASURED}
+    row = {name: getattr(measurement, name) for name in _MEASURED}
+    return row | {"throttled": True} if measurement.throttled else row
 
 
 def encode_trials(
@@ -55,6 +56,9 @@ def encode_trials(
     for name in _MEASURED:
         found = (trials[config].measurement for config in order)
         table[name] = [None if m is None else getattr(m, name) for m in found]
+    throttled = [m is not None and m.throttled for m in (trials[c].measurement for c in order)]
+    if any(throttled):  # older readers know no such column
+        table["throttled"] = throttled
     return table
 
 
@@ -68,6 +72,7 @@ def decode_trials(
     """
     if len({len(table[name]) for name in ("config", "status", "error", *_MEASURED)}) != 1:
         raise ValueError("the columns of a table differ in length")
+    throttled = {i for i, mark in enumerate(table.get("throttled", ())) if mark is True}
     trials = {}
     for i, place in enumerate(table["config"]):
         if not 0 <= place < len(configs):
@@ -77,6 +82,7 @@ def decode_trials(
         found = None
         if status is Status.OK:
             row = {name: table[name][i] for name in _MEASURED}
+            row["throttled"] = i in throttled
             found = decode_measurement(row, final=final)
         message = None if error is None else as_text(error)
         trials[configs[place]] = Trial(configs[place], status, found, message)
@@ -93,6 +99,7 @@ def decode_measurement(row: Mapping[str, Any], *, final: bool) -> Measurement:
         error_ratio=None if ratio is None else as_number(ratio, above=-1.0),
         final=final,
         contended=row["contended"] is True,
+        throttled=row.get("throttled") is True,
     )
 
 
