@@ -6,14 +6,19 @@ judges them is handed in.
 
 from __future__ import annotations
 
+from tunekit.cache.claims import Claims
 from tunekit.cache.exporting import export_json
 from tunekit.cache.importing import ImportReport, import_json
+from tunekit.cache.leases import Holder, Lease
 from tunekit.cache.location import default_location
 from tunekit.cache.rules import Policy
 from tunekit.cache.store import Store
 
 __all__ = [
+    "Claims",
+    "Holder",
     "ImportReport",
+    "Lease",
     "Policy",
     "Store",
     "default_location",

@@ -19,6 +19,7 @@ from tunekit.cache.models import (
     ConfigRow,
     DeviceRow,
     EnvironmentRow,
+    LeaseRow,
     MissRow,
     ProblemRow,
     TrialRow,
@@ -29,6 +30,7 @@ from tunekit.key import TuningKey
 _BEST, _TRIAL, _BASELINE = BestRow.__table__, TrialRow.__table__, BaselineRow.__table__
 _DEVICE, _PROBLEM, _CONFIG = DeviceRow.__table__, ProblemRow.__table__, ConfigRow.__table__
 _ENVIRONMENT, _MISS = EnvironmentRow.__table__, MissRow.__table__
+_LEASE = LeaseRow.__table__
 _VENDOR = _BASELINE.alias("vendor")
 
 _KEY_COLUMNS = [_DEVICE.c.slug if name == "gpu" else _PROBLEM.c[name] for name in KEY_FIELDS]
@@ -71,6 +73,10 @@ TRIALS = (
 )
 BASELINES = _results(_BASELINE, _BEST.c.id).outerjoin(_BEST, _BEST.c.baseline_id == _BASELINE.c.id)
 MISSES = _of_keys(_MISS, _MISS.c.count)
+LEASES = _of_keys(
+    _LEASE,
+    *(_LEASE.c[name] for name in ("holder", "host", "pid", "started", "expires_at")),
+)
 ENVIRONMENTS = select(_ENVIRONMENT.c.id, *(_ENVIRONMENT.c[name] for name in ENVIRONMENT_FIELDS))
 DEVICES = select(*(_DEVICE.c[name] for name in DEVICE_FIELDS))
 _COMPILER = {BESTS: _BEST.c.compiler, TRIALS: _ENVIRONMENT.c.compiler}

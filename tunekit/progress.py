@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, TextIO
 
 from tunekit.key import TuningKey
 from tunekit.trial import Best, Origin, Trial
-from tunekit.tuner import Event, KeyDone, KeyFailed, KeySkipped, RunStarted, TrialDone
+from tunekit.tuner import (
+    Event,
+    KeyDone,
+    KeyFailed,
+    KeyLeft,
+    KeysAwaited,
+    KeySkipped,
+    RunStarted,
+    TrialDone,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -193,6 +202,10 @@ class Narrator:
         elif isinstance(event, KeyFailed):
             reason = one_line(event.reason)
             self._close(event.key, f"no row: {event.count} trials failed, most often: {reason}")
+        elif isinstance(event, KeysAwaited):
+            self._display.line(_awaited(event))
+        elif isinstance(event, KeyLeft):
+            self._close(event.key, "no time left: another run is tuning it")
 
     def _trial_done(self, event: TrialDone) -> None:
         self.trials += 1
@@ -246,6 +259,14 @@ def one_line(text: str) -> str:
 def _origin(best: Best) -> str:
     origin = best.provenance.origin
     return f"{origin.value} (replayed)" if best.imported_replay else origin.value
+
+
+def _awaited(event: KeysAwaited) -> str:
+    many = len(event.keys) > 1
+    return (
+        f"waiting for {len(event.keys)} {'keys' if many else 'key'} that"
+        f" {', '.join(event.holders)} {'is' if len(event.holders) == 1 else 'are'} tuning"
+    )
 
 
 def _kept(stored: bool) -> str:

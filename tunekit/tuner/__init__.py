@@ -5,6 +5,9 @@ announced, so that they can be compiled ahead, and then tried key by key. A tria
 before the next one starts, so whatever ends the run, the next run does only the rest. A key whose
 budget is spent has its fastest configs measured again beside the vendor's call, and only those
 measurements decide what is stored as its best.
+
+Runs that share a store never tune one key at the same time: a run leases its keys, goes on with
+those it got, and waits at the end for those that others have.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from tunekit.tuner.events import (
     Event,
     KeyDone,
     KeyFailed,
+    KeyLeft,
+    KeysAwaited,
     KeySkipped,
     RunStarted,
     Task,
@@ -26,7 +31,9 @@ __all__ = [
     "Event",
     "KeyDone",
     "KeyFailed",
+    "KeyLeft",
     "KeySkipped",
+    "KeysAwaited",
     "RunStarted",
     "Task",
     "TrialDone",

@@ -70,7 +70,23 @@ class KeyFailed:
     count: int
 
 
-Event = RunStarted | TrialDone | KeyDone | KeySkipped | KeyFailed
+@dataclass(frozen=True, slots=True)
+class KeysAwaited:
+    """All that is left to do is being tuned by other runs; this one waits for their results."""
+
+    keys: tuple[TuningKey, ...]
+    holders: tuple[str, ...]
+    """Who they are, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLeft:
+    """The time was over while another run still tuned a key: it is left to that one."""
+
+    key: TuningKey
+
+
+Event = RunStarted | TrialDone | KeyDone | KeySkipped | KeyFailed | KeysAwaited | KeyLeft
 Listener = Callable[[Event], None]
 
 
@@ -85,6 +101,8 @@ class TuneReport:
     """Trials of this run by how they ended."""
     seconds: float = 0.0
     skipped: int = 0
+    left: list[TuningKey] = field(default_factory=list)
+    """Keys that another run was still tuning when the time was over."""
 
     @property
     def trials_run(self) -> int:

@@ -47,7 +47,11 @@ class KeySearch:
         self._runner = runner
         self._store = store
         self._plan = plan
-        self.tried: dict[Config, Trial] = {} if plan.retune else self._stored_trials()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Begin from the trials that the store has now: another run may have added some."""
+        self.tried: dict[Config, Trial] = {} if self._plan.retune else self._stored_trials()
         self.resumed = len(self.tried)
         self._best_score = math.inf
         self._without_gain = 0
