@@ -12,10 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tunekit.cache import Store
 
+EVERY_DATABASE = True
+
 FORK = multiprocessing.get_context("fork")
 
 
 def assert_sound(store):
+    if "://" in store.location:
+        return  # the server sees to it
     with sqlite3.connect(store.location) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
@@ -40,10 +44,8 @@ def test_writers_wait_for_one_that_holds_the_lock(store, make, together):
 
     def write(number):
         if number == 8:
-            with sqlite3.connect(store.location, isolation_level=None, timeout=30) as holder:
-                holder.execute("BEGIN IMMEDIATE")
+            with store.database.writing():
                 time.sleep(1)
-                holder.execute("COMMIT")
             return 0
         for m in range(10):
             store.put_best(make.best(key=make.key(m=1 + number * 10 + m)))
@@ -55,11 +57,11 @@ def test_writers_wait_for_one_that_holds_the_lock(store, make, together):
 
 def test_readers_do_not_wait_for_a_writer_at_work(store, make):
     store.put_best(make.best())
-    with sqlite3.connect(store.location, isolation_level=None) as writer:
-        writer.execute("BEGIN IMMEDIATE")
-        writer.execute("UPDATE best SET trials = 999")
+    with store.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE best SET trials = 999")
         assert store.bests() == [make.best()]
-        writer.execute("ROLLBACK")
+        connection.rollback()
+    assert store.bests() == [make.best()]
 
 
 def test_one_key_written_by_two_processes_is_one_row(store, make, together):

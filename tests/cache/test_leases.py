@@ -14,6 +14,8 @@ from tunekit.cache import Claims, Holder, Store, leases
 from tunekit.cache.process import host_name, started_at
 from tunekit.errors import StoreError
 
+EVERY_DATABASE = True
+
 FORK = multiprocessing.get_context("fork")
 
 
@@ -47,7 +49,7 @@ def test_a_key_has_one_holder_until_it_is_given_back(store, keys):
 
 def test_a_lease_whose_time_is_over_passes_on(store, keys, elsewhere, monkeypatch):
     now = time.time()
-    monkeypatch.setattr(leases.time, "time", lambda: now)
+    monkeypatch.setattr(leases, "_now", lambda connection: now)
     store.acquire(keys, elsewhere, seconds=60)
     now += 59
     assert store.acquire(keys, Holder.here(), seconds=60) == set()
@@ -135,8 +137,8 @@ def test_claims_are_renewed_while_they_are_held_and_then_given_back(store, keys)
 
 
 def test_a_claim_that_was_over_and_taken_is_no_longer_held(store, keys, monkeypatch):
-    clock = leases.time.time()
-    monkeypatch.setattr(leases.time, "time", lambda: clock)
+    clock = time.time()
+    monkeypatch.setattr(leases, "_now", lambda connection: clock)
     monkeypatch.setattr("tunekit.cache.claims._clock", lambda: clock)
     with Claims(store, seconds=60.0) as claims:
         claims.take(keys)

@@ -10,6 +10,8 @@ from tunekit.cache import Policy, Store
 from tunekit.cache.rules import policy_takes
 from tunekit.trial import Origin
 
+EVERY_DATABASE = True
+
 
 @pytest.mark.parametrize(
     ("new_us", "new_replayed", "same_config", "old_replayed", "replaces"),
