@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tunekit.cache import Claims, Store
+from tunekit.cache import Store
 from tunekit.errors import TuneError
 from tunekit.key import Problem
 from tunekit.recording import Recording
@@ -15,7 +15,6 @@ from tunekit.search import SAMPLERS, Budget
 from tunekit.tuner.events import (
     KeyFailed,
     KeyLeft,
-    KeysAwaited,
     KeySkipped,
     Listener,
     RunStarted,
@@ -24,12 +23,10 @@ from tunekit.tuner.events import (
     TuneReport,
 )
 from tunekit.tuner.key_search import KeySearch, Plan
+from tunekit.tuner.sharing import Sharing
 
 BATCH = 8
 """Configs a key proposes in a round."""
-
-POLL_SECONDS = 1.0
-"""How often a run that waits for others looks whether they are done."""
 
 
 def run(
@@ -64,7 +61,7 @@ def run(
     if not merged:
         raise TuneError("there is nothing to tune: no problem was given")
     plan = Plan(sampler, budget or Budget.for_sampler(sampler, None, None), seed, retune)
-    session = _Session(runner, store, plan, clock, sleep, on_event)
+    session = _Session(runner, store, plan, clock, on_event, sleep)
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:
         session.record_to(Path(record), keys)
@@ -81,19 +78,17 @@ class _Session:
         store: Store,
         plan: Plan,
         clock: Callable[[], float],
-        sleep: Callable[[float], None],
         on_event: Listener | None,
+        sleep: Callable[[float], None],
     ) -> None:
         self._runner = runner
         self._store = store
         self._plan = plan
         self._clock = clock
-        self._sleep = sleep
         self._started = clock()
-        self._claims = Claims(store)
-        self._begun: set[Problem] = set()
         self._tell: Listener = on_event or (lambda event: None)
         self._report = TuneReport()
+        self._sharing = Sharing(store, self._tell, sleep)
         self._recording: Recording | None = None
         self._record: Path | None = None
 
@@ -119,73 +114,70 @@ class _Session:
             best = before[key.key]
             if best is not None:
                 self._skip(key, KeySkipped(best))
-        with self._claims:
-            mine, others = self._claim(left)
-            while mine or others:
-                if not mine:
-                    mine, others = self._wait(others)
-                    continue
-                held = [key for key in mine if self._claims.holds(key.key)]
-                others += [key for key in mine if key not in held]
-                over = [key for key in held if key.finished or self._cut(key)]
-                for key in over:
-                    self._finish(key)
-                    self._claims.give_back([key.key])
-                mine = [key for key in held if key not in over]
-                self._round(mine)
+        with self._sharing:
+            self._tune_shared(left)
         self._report.seconds = self._clock() - self._started
         return self._report
+
+    def _tune_shared(self, keys: list[KeySearch]) -> None:
+        """Tune the keys that are free, then those that other runs had, as they become so."""
+        mine = self._sharing.claim(keys)
+        others = [key for key in keys if key not in mine]
+        while mine or others:
+            if not mine:
+                mine = self._sharing.wait(others, lambda: self._late)
+                if not mine:
+                    self._leave(others)
+                    return
+                others = [key for key in others if key not in mine]
+            self._tune_own(self._undone(mine), others)
+            mine = []
+
+    def _tune_own(self, left: list[KeySearch], others: list[KeySearch]) -> None:
+        """Take this run's keys to their ends. Those it loses join the `others`."""
+        first = True
+        while left:
+            lost = self._sharing.lost(left)
+            others += lost
+            left = [key for key in left if key not in lost]
+            over = [key for key in left if key.finished or (self._late and not first)]
+            for key in over:
+                self._finish(key)
+                self._sharing.give_back(key)
+            left = [key for key in left if key not in over]
+            self._round(left, first=first)
+            first = False
+
+    def _undone(self, keys: list[KeySearch]) -> list[KeySearch]:
+        """Return the keys that other runs have not tuned meanwhile; their results are taken."""
+        undone = []
+        for key in keys:
+            best = key.done_before()
+            if best is None:
+                undone.append(key)
+            else:
+                self._sharing.give_back(key)
+                self._skip(key, KeySkipped(best))
+        return undone
+
+    def _leave(self, keys: list[KeySearch]) -> None:
+        for key in keys:
+            self._report.left.append(key.key)
+            self._tell(KeyLeft(key.key))
 
     @property
     def _late(self) -> bool:
         return self._plan.budget.late(self._clock() - self._started)
 
-    def _cut(self, key: KeySearch) -> bool:
-        """Say whether there is no time left for a key. Its first round is not cut short."""
-        return self._late and key.task.problem in self._begun
-
-    def _claim(self, keys: list[KeySearch]) -> tuple[list[KeySearch], list[KeySearch]]:
-        """Lease keys; return those to tune now and those that other runs are tuning.
-
-        What other runs have finished meanwhile is taken as it is.
-        """
-        taken = self._claims.take([key.key for key in keys])
-        mine = []
-        for key in (key for key in keys if key.key in taken):
-            key.refresh()
-            best = key.done_before()
-            if best is None:
-                mine.append(key)
-            else:
-                self._claims.give_back([key.key])
-                self._skip(key, KeySkipped(best))
-        return mine, [key for key in keys if key.key not in taken]
-
-    def _wait(self, keys: list[KeySearch]) -> tuple[list[KeySearch], list[KeySearch]]:
-        """Wait until one of the keys that other runs are tuning is free, or the time is over."""
-        leases = self._store.leases()
-        holders = sorted({str(leases[key.key].holder) for key in keys if key.key in leases})
-        if holders:
-            self._tell(KeysAwaited(tuple(key.key for key in keys), tuple(holders)))
-        while not self._late:
-            mine, others = self._claim(keys)
-            if len(others) < len(keys):
-                return mine, others
-            self._sleep(POLL_SECONDS)
-        for key in keys:
-            self._report.left.append(key.key)
-            self._tell(KeyLeft(key.key))
-        return [], []
-
-    def _round(self, keys: list[KeySearch]) -> None:
-        """Try a batch of each key."""
+    def _round(self, keys: list[KeySearch], *, first: bool) -> None:
+        """Try a batch of each key. The first round is not cut short: every key gets a result."""
         batches = [(key, key.propose(BATCH)) for key in keys]
         self._runner.announce(
             [(key.task.problem, config) for key, batch in batches for config in batch]
         )
         for key, batch in batches:
-            if self._cut(key) or not self._claims.holds(key.key):
-                continue
+            if self._late and not first:
+                return
             key.meet_vendor()
             for trial in self._runner.screen(key.task.problem, batch):
                 trial = key.keep(trial)
@@ -193,9 +185,8 @@ class _Session:
                 vendor_us = None if key.vendor is None else key.vendor.median_us
                 done = len(key.tried)
                 self._tell(TrialDone(key.key, trial, key.best_us, vendor_us, done, key.total))
-                if self._cut(key) or not self._claims.holds(key.key):
-                    break
-            self._begun.add(key.task.problem)
+                if self._late and not first:
+                    return
 
     def _finish(self, key: KeySearch) -> None:
         outcome = key.finish()
