@@ -12,6 +12,7 @@ snapshot.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -44,6 +45,9 @@ _CURES = (
     ("full", "free some space"),
     ("disk I/O error", "if it is on a network file system, name a local path or postgresql://…"),
 )
+
+_PASSING = ("disk I/O error", "unable to open")
+"""What SQLite says where a network file system is busy, or a file was replaced meanwhile."""
 
 
 class _NoInterrupts(logging.Filter):
@@ -241,10 +245,20 @@ def _translated(verb: str, location: str) -> Iterator[None]:
         raised = error.orig if isinstance(error, DBAPIError) else error
         reason = " ".join(str(raised).split())
         cure = next((f": {cure}" for needle, cure in _CURES if needle in reason), "")
-        kind = DamagedStoreError if _is_damage(reason) else StoreError
-        raise kind(f"cannot {verb} the cache {location}: {reason}{cure}") from error
+        text = f"cannot {verb} the cache {location}: {reason}{cure}"
+        if "malformed" in reason or "file is not a database" in reason:
+            raise DamagedStoreError(text) from error
+        raise StoreError(text, passing=any(fault in reason for fault in _PASSING)) from error
+    except OSError as error:
+        raise file_error(verb, location, error) from error
 
 
-def _is_damage(reason: str) -> bool:
-    """Say whether SQLite means that a file's contents are wrong."""
-    return "malformed" in reason or "file is not a database" in reason
+def file_error(verb: str, location: str, error: OSError) -> StoreError:
+    """Return what the file system raised as one line."""
+    reason = error.strerror or str(error)
+    return StoreError(f"cannot {verb} the cache {location}: {reason}", passing=is_passing(error))
+
+
+def is_passing(error: Exception) -> bool:
+    """Say whether a fault is one of those with which network file systems come and go."""
+    return isinstance(error, OSError) and error.errno in (errno.ESTALE, errno.EBUSY, errno.ENOENT)

@@ -16,7 +16,13 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from tunekit.cache.damage import identity, set_aside
-from tunekit.cache.engine import Database, server_database, sqlite_database
+from tunekit.cache.engine import (
+    Database,
+    file_error,
+    is_passing,
+    server_database,
+    sqlite_database,
+)
 from tunekit.cache.filesystem import network_type
 from tunekit.cache.tables import checked, look, nothing_at
 from tunekit.errors import DamagedStoreError, StoreError
@@ -40,6 +46,14 @@ def open_database(location: str | Path, *, create: bool) -> Database:
         StoreError: it cannot be opened or made, is not a tunekit cache, or is a newer one; or there
             is none and `create` is false.
     """
+    try:
+        return _open_anything(location, create=create)
+    except OSError as error:
+        shown = "" if "://" in str(location) else str(location)  # a URL may hold a password
+        raise file_error("open", shown, error) from error
+
+
+def _open_anything(location: str | Path, *, create: bool) -> Database:
     if isinstance(location, str):
         location = location.strip()
         if not location:
@@ -117,7 +131,9 @@ def _checked_path(location: str | Path) -> Path:
         if path.exists() and 0 < path.stat().st_size < _SMALLEST:
             raise StoreError(f"the cache {path}: file is not a database: name another path")
     except (OSError, ValueError, RuntimeError, TypeError) as error:
-        raise StoreError(f"the cache {str(location)!r} is not a usable path: {error}") from error
+        raise StoreError(
+            f"the cache {str(location)!r} is not a usable path: {error}", passing=is_passing(error)
+        ) from error
     return path
 
 

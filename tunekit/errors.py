@@ -33,7 +33,14 @@ class RecordingError(TunekitError):
 
 
 class StoreError(TunekitError):
-    """The cache cannot be opened, read or written."""
+    """The cache cannot be opened, read or written.
+
+    `passing` says that it may be otherwise at once, as where a network file system was busy.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class NoStoreError(StoreError):
