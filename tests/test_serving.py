@@ -195,6 +195,21 @@ def test_a_fault_that_lasts_is_not_waited_for_twice(tuned, broken):
     assert len(broken.attempts) == 1
 
 
+def test_a_lock_that_is_held_for_too_long_costs_one_warning(
+    tuned, own_cache, clock, monkeypatch, caplog
+):
+    monkeypatch.setattr("tunekit.cache.engine.BUSY_SECONDS", 0.1)
+    with sqlite3.connect(own_cache, isolation_level=None) as holder:
+        holder.execute("BEGIN EXCLUSIVE")  # a writer holds it so only while it commits
+        assert not is_tuned(*tuned)
+        assert not is_tuned(*operands(49))
+        holder.execute("ROLLBACK")
+    assert len(warned(caplog)) == 1
+    clock.now += serving.RETRY_SECONDS + 1
+    tunekit.matmul(*operands(50), on_miss="fallback")
+    assert is_tuned(*tuned)
+
+
 def test_a_damaged_file_stays_where_it_is_and_is_said_once(tuned, own_cache, caplog):
     content = own_cache.read_bytes()[:5000]
     own_cache.write_bytes(content)

@@ -39,6 +39,12 @@ def test_processes_that_open_a_new_file_at_once_all_succeed(tmp_path, make, toge
         assert len(Store.open(path).bests()) == 8
 
 
+def test_processes_that_open_the_same_file_at_once_all_succeed(store, make, together):
+    store.put_best(make.best())
+    for _ in range(3):
+        assert together(8, lambda number: Store.open(store.location).bests()) == [[make.best()]] * 8
+
+
 def test_writers_wait_for_one_that_holds_the_lock(store, make, together):
     """Eight writers and a ninth process that sits on the write lock for a second."""
 
@@ -114,12 +120,16 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_row_or_the_new(store, make
             best = make.best(float(step), trials=step, vendor=make.vendor(float(step)))
             store.put_best(best, force=True)
             store.add_trials(make.key(), [(make.trial(float(step)), make.provenance())])
+            begun.set()
 
+    begun = FORK.Event()
     moments = random.Random(0)
     for _ in range(10):
         writer = FORK.Process(target=write_for_ever, daemon=True)
         writer.start()
-        time.sleep(moments.uniform(0.02, 0.15))
+        assert begun.wait(60)
+        begun.clear()
+        time.sleep(moments.uniform(0.0, 0.1))
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()
         for best in store.bests():
