@@ -60,13 +60,21 @@ def recording(make_runner, tmp_path):
     return tmp_path / "r.json.gz"
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path):
+    """Where the runs keep what they find: a path or a URL."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("server_url")
+    return str(tmp_path / "shared.db")
+
+
 @pytest.fixture
-def start(recording, tmp_path):
+def start(recording, place):
     """Start a run in a process of its own; it prints its events."""
     children = []
 
     def run_child(first=0, pause=0.01):
-        command = [sys.executable, "-c", CHILD, str(tmp_path / "shared.db"), str(recording)]
+        command = [sys.executable, "-c", CHILD, place, str(recording)]
         child = subprocess.Popen(
             [*command, str(TRIALS), str(first), str(pause)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -91,14 +99,14 @@ def tried(events):
     return Counter(key for name, key in events if name == "TrialDone")
 
 
-def test_runs_that_start_together_never_tune_the_same_key(start, tmp_path):
+def test_runs_that_start_together_never_tune_the_same_key(start, place):
     runs = [finished(child) for child in [start(first) for first in range(3)]]
     keys = [set(tried(events)) for events in runs]
     assert sum(map(len, keys)) == len(set.union(*keys)) == len(PROBLEMS)
     total = sum((tried(events) for events in runs), Counter())
     assert set(total.values()) == {TRIALS}
     assert [events[-1] for events in runs] == [("bests", str(len(PROBLEMS)))] * 3
-    with Store.open(tmp_path / "shared.db") as store:
+    with Store.open(place) as store:
         assert len(store.bests()) == len(PROBLEMS)
         assert store.leases() == {}
 
