@@ -17,12 +17,13 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from tunekit.cache.forking import unforked
 from tunekit.cache.models import APPLICATION_ID
 from tunekit.errors import DamagedStoreError, StoreError
 
@@ -107,7 +108,7 @@ class Database:
             engine = engine.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
             )
-        with self._guarded("read"), engine.connect() as connection:
+        with self._guarded("read"), self._apart(), engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -126,7 +127,7 @@ class Database:
                 " and a journal has to be made there: make it so, or name another with --cache"
             )
         engine = self._own_engine().execution_options(tunekit_writes=True)
-        with self._guarded("write"), engine.begin() as connection:
+        with self._guarded("write"), self._apart(), engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:.0f}s'"))
                 lock = text("SELECT pg_advisory_xact_lock(:number)")
@@ -144,6 +145,10 @@ class Database:
             self._engine = self._make_engine()
             self._pid = os.getpid()
         return self._engine
+
+    def _apart(self) -> AbstractContextManager[None]:
+        """Keep forks out of a transaction on a file."""
+        return nullcontext() if self._folder is None else unforked()
 
     @contextmanager
     def _guarded(self, verb: str) -> Iterator[None]:

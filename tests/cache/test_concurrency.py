@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -108,6 +109,34 @@ def test_a_forked_child_goes_on_using_its_parents_store(store, make, together):
     store.put_best(make.best(key=make.key(m=99)))
     assert {best.key.m for best in store.bests()} == {1, 2, 3, 4, 99, 512}
     assert_sound(store)
+
+
+def test_a_child_forked_while_another_thread_reads_can_write(store, make, monkeypatch):
+    """SQLite's notes of the thread's locks must not come along: nobody would ever clear them."""
+    monkeypatch.setattr("tunekit.cache.engine.BUSY_SECONDS", 5.0)
+    store.put_best(make.best())
+    stop = threading.Event()
+
+    def read_on():
+        while not stop.is_set():
+            with store.database.reading() as connection:
+                connection.exec_driver_sql("SELECT count(*) FROM best").scalar_one()
+                time.sleep(0.005)  # most forks come here
+
+    reader = threading.Thread(target=read_on)
+    reader.start()
+    try:
+        for number in range(1, 13):
+            child = FORK.Process(
+                target=lambda m=number: store.put_best(make.best(key=make.key(m=m)))
+            )
+            child.start()
+            child.join(60)
+            assert child.exitcode == 0
+    finally:
+        stop.set()
+        reader.join()
+    assert len(store.bests()) == 13
 
 
 def test_a_writer_killed_at_any_moment_leaves_the_old_row_or_the_new(store, make):
