@@ -6,24 +6,28 @@ read begins plainly and does not wait for a writer until that one commits. The j
 rollback journal: a WAL file cannot be read from a folder one may not write, and switching to WAL
 fails on a cold file when others open it.
 
-PostgreSQL: a write takes one advisory lock first, which gives the same promise.
+PostgreSQL: a write takes one advisory lock first, which gives the same promise, and a read is one
+snapshot.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tunekit.errors import StoreError
+from tunekit.cache.forking import unforked
+from tunekit.cache.models import APPLICATION_ID
+from tunekit.errors import DamagedStoreError, StoreError
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for another's lock."""
@@ -31,16 +35,25 @@ BUSY_SECONDS = 30.0
 LOOK_SECONDS = (0.002, 0.02)
 """How long a writer sleeps, at least and at most, before it looks again whether it may begin."""
 
-_ADVISORY_LOCK = 0x74756E65  # "tune": any number, as long as every tunekit takes the same
+CONNECT_SECONDS = 10
+"""How long a server may take to answer at all."""
 
+_ADVISORY_LOCK = APPLICATION_ID  # any number, as long as every tunekit takes the same
+
+_HELD = f"another process held it for {BUSY_SECONDS:.0f} s: end that one, or try later"
 _CURES = (
-    ("locked", f"another process held it for {BUSY_SECONDS:.0f} s: end that one, or try later"),
+    ("locked", _HELD),
+    ("lock timeout", _HELD),
     ("readonly", "it is read-only: make it writable, or name another with --cache"),
     ("not a database", "move it away, or name another with --cache"),
-    ("malformed", "it is damaged: move it away and tune again, or import an export of it"),
+    ("malformed", "it is damaged: tune or import-cache moves it aside and starts a new one"),
     ("unable to open", "check that its folder exists and may be written, or name another"),
     ("full", "free some space"),
+    ("disk I/O error", "if it is on a network file system, name a local path or postgresql://…"),
 )
+
+_PASSING = ("disk I/O error", "unable to open")
+"""What SQLite says where a network file system is busy, or a file was replaced meanwhile."""
 
 
 class _NoInterrupts(logging.Filter):
@@ -67,10 +80,23 @@ class Database:
     """A database that transactions can be had on. Threads may share one."""
 
     def __init__(
-        self, location: str, make_engine: Callable[[], Engine], *, folder: Path | None = None
+        self,
+        location: str,
+        make_engine: Callable[[], Engine],
+        *,
+        folder: Path | None = None,
+        unwritable: str | None = None,
+        on_damage: Callable[[], str | None] | None = None,
     ) -> None:
+        """Make transactions of an engine.
+
+        `folder` is where SQLite makes its journal; `unwritable` says why nothing can be written.
+        `on_damage` is called when the database turns out to be damaged, and says what it did.
+        """
         self.location = location
+        self.on_damage = on_damage
         self._folder = folder
+        self._unwritable = unwritable
         self._make_engine = make_engine
         self._engine = make_engine()
         self._pid = os.getpid()
@@ -82,7 +108,12 @@ class Database:
         Raises:
             StoreError: the database cannot be read.
         """
-        with _translated("read", self.location), self._own_engine().connect() as connection:
+        engine = self._own_engine()
+        if engine.dialect.name == "postgresql":
+            engine = engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+        with self._guarded("read"), self._apart(), engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -92,6 +123,8 @@ class Database:
         Raises:
             StoreError: the database cannot be written.
         """
+        if self._unwritable is not None:
+            raise StoreError(f"cannot write the cache {self.location}: {self._unwritable}")
         # SQLite would find out only at the first page that changes.
         if self._folder is not None and not os.access(self._folder, os.W_OK | os.X_OK):
             raise StoreError(
@@ -99,8 +132,9 @@ class Database:
                 " and a journal has to be made there: make it so, or name another with --cache"
             )
         engine = self._own_engine().execution_options(tunekit_writes=True)
-        with _translated("write", self.location), engine.begin() as connection:
+        with self._guarded("write"), self._apart(), engine.begin() as connection:
             if connection.dialect.name == "postgresql":
+                connection.execute(text(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:.0f}s'"))
                 lock = text("SELECT pg_advisory_xact_lock(:number)")
                 connection.execute(lock, {"number": _ADVISORY_LOCK})
             yield connection
@@ -112,19 +146,48 @@ class Database:
     def _own_engine(self) -> Engine:
         """Return this process's engine: a forked child must not touch its parent's."""
         if self._pid != os.getpid():
+            self._engine.dispose(close=False)
             self._engine = self._make_engine()
             self._pid = os.getpid()
         return self._engine
 
+    def _apart(self) -> AbstractContextManager[None]:
+        """Keep forks out of a transaction on a file."""
+        return nullcontext() if self._folder is None else unforked()
 
-def sqlite_database(path: Path, mode: str) -> Database:
-    """Return the database in a file, opened with this mode of SQLite's file URIs."""
+    @contextmanager
+    def _guarded(self, verb: str) -> Iterator[None]:
+        """Turn what the database library raises into one line; the only place where that happens.
+
+        Raises:
+            DamagedStoreError: the file is damaged; the text says where it went, if it was moved.
+            StoreError: anything else.
+        """
+        try:
+            with _translated(verb, self.location):
+                yield
+        except DamagedStoreError as error:
+            done = None if self.on_damage is None else self.on_damage()
+            if done is None:
+                raise
+            raise DamagedStoreError(f"{done}: the same command again starts a new one") from error
+
+
+def sqlite_connect(path: Path, mode: str) -> Callable[[], sqlite3.Connection]:
+    """Return what connects to a file with this mode of SQLite's file URIs."""
     uri = f"{path.as_uri()}?mode={mode}"
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
+
+    return connect
+
+
+def sqlite_database(path: Path, mode: str) -> Database:
+    """Return the database in a file, opened with this mode of SQLite's file URIs."""
+    connect = sqlite_connect(path, mode)
 
     def make_engine() -> Engine:
         engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
@@ -134,23 +197,49 @@ def sqlite_database(path: Path, mode: str) -> Database:
     return Database(str(path), make_engine, folder=path.parent)
 
 
+def copied_database(
+    path: Path, copy: Callable[[], sqlite3.Connection], *, unwritable: str
+) -> Database:
+    """Return a database that is read from a copy in memory, by one thread at a time."""
+
+    def make_engine() -> Engine:
+        return create_engine(
+            "sqlite+pysqlite://",
+            creator=copy,
+            poolclass=QueuePool,
+            pool_size=1,
+            max_overflow=0,
+            pool_timeout=BUSY_SECONDS,
+        )
+
+    return Database(str(path), make_engine, unwritable=unwritable)
+
+
 def server_database(url: URL) -> Database:
-    """Return the database behind a PostgreSQL URL.
+    """Return the database behind a PostgreSQL URL, whose driver is psycopg if it names none.
 
     Raises:
         StoreError: the URL's driver is not installed.
     """
 
+    location = url.render_as_string(hide_password=True)
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    if "psycopg" in url.drivername and "connect_timeout" not in url.query:
+        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
+
     def make_engine() -> Engine:
         return create_engine(url, pool_pre_ping=True)
 
-    location = url.render_as_string(hide_password=True)
     try:
         with _translated("open", location):
             return Database(location, make_engine)
     except ImportError as error:
         driver = url.get_backend_name() if error.name is None else error.name
-        raise StoreError(f"the cache {location} needs the driver {driver}: install it") from error
+        raise StoreError(
+            f"the cache {location} needs the driver {driver}:"
+            " pip install 'tunekit-triton[postgres]'"
+        ) from error
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -179,11 +268,26 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def _translated(verb: str, location: str) -> Iterator[None]:
-    """Turn what the database library raises into one line; the only place where that happens."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
         raised = error.orig if isinstance(error, DBAPIError) else error
         reason = " ".join(str(raised).split())
         cure = next((f": {cure}" for needle, cure in _CURES if needle in reason), "")
-        raise StoreError(f"cannot {verb} the cache {location}: {reason}{cure}") from error
+        text = f"cannot {verb} the cache {location}: {reason}{cure}"
+        if "malformed" in reason or "file is not a database" in reason:
+            raise DamagedStoreError(text) from error
+        raise StoreError(text, passing=any(fault in reason for fault in _PASSING)) from error
+    except OSError as error:
+        raise file_error(verb, location, error) from error
+
+
+def file_error(verb: str, location: str, error: OSError) -> StoreError:
+    """Return what the file system raised as one line."""
+    reason = error.strerror or str(error)
+    return StoreError(f"cannot {verb} the cache {location}: {reason}", passing=is_passing(error))
+
+
+def is_passing(error: Exception) -> bool:
+    """Say whether a fault is one of those with which network file systems come and go."""
+    return isinstance(error, OSError) and error.errno in (errno.ESTALE, errno.EBUSY, errno.ENOENT)

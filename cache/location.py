@@ -23,14 +23,19 @@ def default_location() -> str:
     Where there is no home that can be written, as in many containers, it is a folder of this user
     alone below the temporary one.
 
+    What stands at a place that nobody named has to be this user's, or root's: another could have
+    put it there. A place that somebody named is their choice.
+
     Raises:
-        StoreError: that last folder belongs to someone else, or there is no temporary one.
+        StoreError: the folder or the file belongs to someone else, or no folder can hold one.
     """
     named = os.environ.get("TUNEKIT_CACHE", "").strip()
     if named:
         return named
     folder = _user_folder()
     if folder is not None and (_holds(folder) or _can_hold(folder)):
+        _check_owner(folder)
+        _check_owner(folder / FILE_NAME)
         return str(folder / FILE_NAME)
     fallback = _fallback_folder()
     reason = "this user has no home" if folder is None else f"no cache can be made in {folder}"
@@ -53,6 +58,20 @@ def _holds(folder: Path) -> bool:
         return (folder / FILE_NAME).exists()
     except OSError:  # a folder that may not be searched
         return False
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse what another user owns, be it a link to something of this user's."""
+    try:
+        owners = {path.stat().st_uid, path.lstat().st_uid}
+    except OSError:  # not there, or a link to nothing
+        return
+    owners -= {os.getuid(), 0}
+    if owners:
+        raise StoreError(
+            f"{path} belongs to another user (number {owners.pop()}), so it is not trusted as the"
+            " default cache: remove it, or set TUNEKIT_CACHE to it if you do trust it"
+        )
 
 
 def _can_hold(folder: Path) -> bool:

@@ -11,7 +11,8 @@ environment, and keep a row for each.
 
 `origin` on a row is where it first came from; `imported` says that this store took it from a file.
 
-The columns of a measurement may be null, for a failed trial has none. Names of enums and configs
+The columns of a measurement may be null, for a failed trial has none, and a mark that came with a
+later schema is null on the rows before it. Names of enums and configs
 are plain text. A reader drops a row that does not decode, and serves the others.
 """
 
@@ -28,8 +29,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """The revision of the tables below. Revisions are numbered so that they sort."""
+
+OLDER_VERSIONS = ("0001",)
+"""Those that `migrations` leads here from. All of them have the tables below, by name."""
+
+
+APPLICATION_ID = 0x74756E65
+"""What SQLite keeps in the header of our files ("tune"), so that a damaged one is known as ours."""
 
 
 class Base(DeclarativeBase):
@@ -218,12 +226,14 @@ class MissRow(KeyColumns, Base):
 
 
 class LeaseRow(KeyColumns, Base):
-    """Who is tuning a key, and until when (seconds of Unix time)."""
+    """Who is tuning a key, and until when (seconds of Unix time by the database's clock)."""
 
     __tablename__ = "lease"
     __table_args__ = (PrimaryKeyConstraint("problem_id", "device_id"),)
 
     holder: Mapped[str]
     host: Mapped[str]
-    pid: Mapped[int]
+    pid: Mapped[int] = mapped_column(BigInteger)
+    started: Mapped[int] = mapped_column(BigInteger)
+    """When the process began, in the host's own ticks: another process may get its number."""
     expires_at: Mapped[float]

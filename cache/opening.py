@@ -6,19 +6,32 @@ drop that connection's locks. Nothing of a file that is refused is changed.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, insert, inspect, make_url, select
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from tunekit.cache.engine import Database, server_database, sqlite_database
-from tunekit.cache.models import SCHEMA_VERSION, Base, SchemaVersion
-from tunekit.errors import NoStoreError, StoreError
+from tunekit.cache.damage import identity, set_aside
+from tunekit.cache.engine import (
+    Database,
+    file_error,
+    is_passing,
+    server_database,
+    sqlite_database,
+)
+from tunekit.cache.filesystem import network_type
+from tunekit.cache.tables import checked, look, nothing_at
+from tunekit.errors import DamagedStoreError, StoreError
 
-_OURS = frozenset(Base.metadata.tables)
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 10
+"""How often a file is opened that others move aside and make anew meanwhile."""
+
 _URI = re.compile(r"(file|sqlite|postgres(ql)?)(\+\w+)?:(?!//)|:memory:$")
 """What looks like a URL, but names no cache."""
 
@@ -33,6 +46,14 @@ def open_database(location: str | Path, *, create: bool) -> Database:
         StoreError: it cannot be opened or made, is not a tunekit cache, or is a newer one; or there
             is none and `create` is false.
     """
+    try:
+        return _open_anything(location, create=create)
+    except OSError as error:
+        shown = "" if "://" in str(location) else str(location)  # a URL may hold a password
+        raise file_error("open", shown, error) from error
+
+
+def _open_anything(location: str | Path, *, create: bool) -> Database:
     if isinstance(location, str):
         location = location.strip()
         if not location:
@@ -40,17 +61,30 @@ def open_database(location: str | Path, *, create: bool) -> Database:
     if isinstance(location, str) and "://" in location:
         url = _parse_url(location)
         if url.get_backend_name() == "postgresql":
-            database = server_database(url)
-            return _checked(database, _look(database), create=create)
+            return checked(server_database(url), create=create)
         location = url.database or ""
     path = _checked_path(location)
+    if create:
+        _warn_of_network(path)
     if path.exists():
         return _open_file(path, create=create)
     if not create:
-        raise _nothing_at(str(path))
+        raise nothing_at(str(path))
     _make_folder(path.parent)
-    database = sqlite_database(path, "rwc")
-    return _checked(database, _look(database), create=True)
+    return _open_file(path, create=True)
+
+
+def _warn_of_network(path: Path) -> None:
+    """Say that SQLite's locks may not hold on a network file system, and what does."""
+    kind = network_type(path)
+    if kind is not None:
+        _log.warning(
+            "the cache %s is on a network file system (%s), where processes of several hosts that"
+            " write at once may damage it: name a path on a local disk, or postgresql://…, with"
+            " --cache or TUNEKIT_CACHE",
+            path,
+            kind,
+        )
 
 
 def _parse_url(location: str) -> URL:
@@ -97,7 +131,9 @@ def _checked_path(location: str | Path) -> Path:
         if path.exists() and 0 < path.stat().st_size < _SMALLEST:
             raise StoreError(f"the cache {path}: file is not a database: name another path")
     except (OSError, ValueError, RuntimeError, TypeError) as error:
-        raise StoreError(f"the cache {str(location)!r} is not a usable path: {error}") from error
+        raise StoreError(
+            f"the cache {str(location)!r} is not a usable path: {error}", passing=is_passing(error)
+        ) from error
     return path
 
 
@@ -118,7 +154,30 @@ def _make_folder(folder: Path) -> None:
 
 
 def _open_file(path: Path, *, create: bool) -> Database:
-    """Open a file for writing if possible, else for reading."""
+    """Open a file; one that is damaged is moved out of the way of whoever is going to write."""
+    for _ in range(_ATTEMPTS):
+        found = identity(path)
+        aside = partial(set_aside, path, found)
+        try:
+            database = _open_as_allowed(path, create=create, new=found is None)
+        except DamagedStoreError:
+            done = aside() if create else None
+            if done is None:
+                raise
+            _log.warning("%s; a new one takes its place", done)
+        except StoreError:
+            if identity(path) == found:
+                raise  # else another process moved it meanwhile
+        else:
+            database.on_damage = aside if create and found is not None else None
+            return database
+    raise StoreError(f"the cache {path} is replaced again and again by other processes: try later")
+
+
+def _open_as_allowed(path: Path, *, create: bool, new: bool) -> Database:
+    """Open a file for writing if possible, else for reading; or make it."""
+    if new:
+        return checked(sqlite_database(path, "rwc" if create else "rw"), create=create, path=path)
     if not os.access(path, os.R_OK):
         raise StoreError(f"the cache {path} may not be read by this user: name another path")
     modes = ["rw", "ro"]
@@ -128,69 +187,14 @@ def _open_file(path: Path, *, create: bool) -> Database:
     if not os.access(path.parent, os.W_OK) and not any(other.exists() for other in beside):
         modes.append("ro&immutable=1")
     while True:
-        database = sqlite_database(path, modes.pop(0))
+        mode = modes.pop(0)
+        database = sqlite_database(path, mode)
         try:
-            found = _look(database)
+            look(database)
+        except DamagedStoreError:
+            raise
         except StoreError:
             if not modes:
                 raise
         else:
-            return _checked(database, found, create=create)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What a database holds: the names of its tables, and the revision they say they have."""
-
-    tables: frozenset[str]
-    version: str | None
-
-
-def _look(database: Database) -> _Found:
-    with database.reading() as connection:
-        return _look_through(connection)
-
-
-def _look_through(connection: Connection) -> _Found:
-    tables = frozenset(inspect(connection).get_table_names())
-    if connection.dialect.name != "sqlite":
-        tables &= _OURS  # a server's schema may be shared with others
-    version = None
-    if SchemaVersion.__tablename__ in tables:
-        found = connection.scalar(select(SchemaVersion.version_num))
-        version = found if isinstance(found, str) else None  # SQLite holds any value in any column
-    return _Found(tables, version)
-
-
-def _checked(database: Database, found: _Found, *, create: bool) -> Database:
-    """Return the database if its tables are ours, made now where there were none."""
-    if not found.tables:
-        if not create:
-            raise _nothing_at(database.location)
-        found = _make_tables(database)
-    version = found.version
-    if version is not None and version.isdecimal() and version > SCHEMA_VERSION:
-        raise StoreError(
-            f"the cache {database.location} has schema {version}, newer than this tunekit's"
-            f" {SCHEMA_VERSION}: upgrade tunekit, or name another cache"
-        )
-    if version != SCHEMA_VERSION or not found.tables >= _OURS:
-        raise StoreError(
-            f"{database.location} is a database, but not a tunekit cache: name another path"
-        )
-    return database
-
-
-def _make_tables(database: Database) -> _Found:
-    with database.writing() as connection:
-        # Whoever waited for the lock finds the tables that another process made meanwhile.
-        if not _look_through(connection).tables:
-            Base.metadata.create_all(connection, checkfirst=False)
-            connection.execute(insert(SchemaVersion).values(version_num=SCHEMA_VERSION))
-        return _look_through(connection)
-
-
-def _nothing_at(location: str) -> StoreError:
-    return NoStoreError(
-        f"there is no cache at {location}: make one with `tunekit tune`", location=location
-    )
+            return checked(database, create=create, path=path, mode=mode)

@@ -6,7 +6,8 @@ than running it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +21,7 @@ from tunekit.cache.models import (
     ConfigRow,
     DeviceRow,
     EnvironmentRow,
+    LeaseRow,
     MissRow,
     ProblemRow,
     TrialRow,
@@ -30,6 +32,7 @@ from tunekit.key import TuningKey
 _BEST, _TRIAL, _BASELINE = BestRow.__table__, TrialRow.__table__, BaselineRow.__table__
 _DEVICE, _PROBLEM, _CONFIG = DeviceRow.__table__, ProblemRow.__table__, ConfigRow.__table__
 _ENVIRONMENT, _MISS = EnvironmentRow.__table__, MissRow.__table__
+_LEASE = LeaseRow.__table__
 _VENDOR = _BASELINE.alias("vendor")
 
 _KEY_COLUMNS = [_DEVICE.c.slug if name == "gpu" else _PROBLEM.c[name] for name in KEY_FIELDS]
@@ -72,6 +75,10 @@ TRIALS = (
 )
 BASELINES = _results(_BASELINE, _BEST.c.id).outerjoin(_BEST, _BEST.c.baseline_id == _BASELINE.c.id)
 MISSES = _of_keys(_MISS, _MISS.c.count)
+LEASES = _of_keys(
+    _LEASE,
+    *(_LEASE.c[name] for name in ("holder", "host", "pid", "started", "expires_at")),
+)
 ENVIRONMENTS = select(_ENVIRONMENT.c.id, *(_ENVIRONMENT.c[name] for name in ENVIRONMENT_FIELDS))
 ANY_TRIAL = select(_TRIAL.c.id).limit(1)
 DEVICES = select(*(_DEVICE.c[name] for name in DEVICE_FIELDS))
@@ -149,6 +156,31 @@ def select_rows(
     if not connection.in_transaction():
         connection.begin()
     values = compiled.construct_params(where.parameters())
-    cursor = connection.connection.cursor()
-    cursor.execute(compiled.string, [values[name] for name in compiled.positiontup or ()])
-    return cursor.fetchall()
+    arguments = [values[name] for name in compiled.positiontup or ()]
+    try:
+        return _fetched(connection, compiled.string, arguments)
+    except sqlite3.OperationalError as error:
+        if "Could not decode" not in str(error):
+            raise
+        # Text that is no UTF-8 spoils its own row, which a reader drops, and not the others.
+        return _fetched(connection, compiled.string, arguments, text=_replacing)
+
+
+def _fetched(
+    connection: Connection,
+    statement: str,
+    arguments: Sequence[Any],
+    *,
+    text: Callable[[bytes], str] = str,
+) -> Sequence[Sequence[Any]]:
+    raw = connection.connection.dbapi_connection
+    assert isinstance(raw, sqlite3.Connection)
+    before, raw.text_factory = raw.text_factory, text
+    try:
+        return raw.execute(statement, arguments).fetchall()
+    finally:
+        raw.text_factory = before
+
+
+def _replacing(text: bytes) -> str:
+    return text.decode("utf-8", "replace")

@@ -171,6 +171,8 @@ def read_measurement(values: Sequence[Any]) -> Measurement:
     counted = isinstance(repetitions, int) and isinstance(protocol, str)
     if not counted or not (ratio is None or isinstance(ratio, float)):
         raise DamagedRowError(f"the measurement {tuple(values)}")
+    if marks[-1] is None:  # `throttled`, in a row of before there was this mark
+        marks[-1] = False
     checked = [*times, repetitions, protocol, ratio, *map(read_flag, marks)]
     return Measurement(*checked)
 

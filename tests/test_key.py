@@ -240,3 +240,12 @@ def test_counts_of_the_largest_problem_are_exact():
 )
 def test_the_text_of_a_problem(problem, text):
     assert str(problem) == text
+
+
+def test_numpys_integers_are_taken_as_pythons():
+    np = pytest.importorskip("numpy")
+    problem = Problem("matmul", np.int64(64), np.int32(48), np.uint8(32), "float16")
+    assert problem == Problem("matmul", 64, 48, 32, "float16")
+    assert {type(size) for size in (problem.m, problem.n, problem.k)} == {int}
+    with pytest.raises(ProblemError, match="m must be a whole number"):
+        Problem("matmul", np.float64(64), 48, 32, "float16")

@@ -31,7 +31,16 @@ from tunekit.trial import (
     Status,
     Trial,
 )
-from tunekit.tuner import KeyDone, KeyFailed, KeySkipped, RunStarted, StaleFound, TrialDone
+from tunekit.tuner import (
+    KeyDone,
+    KeyFailed,
+    KeyLeft,
+    KeysAwaited,
+    KeySkipped,
+    RunStarted,
+    StaleFound,
+    TrialDone,
+)
 
 DEVICE = KNOWN_DEVICES["sm_90"]
 KEY = TuningKey("matmul", 64, 64, 64, "bfloat16", DEVICE.slug)
@@ -115,6 +124,16 @@ def test_every_key_ends_with_one_line():
     assert "no row" in display.lines[3]
     assert "boom" in display.lines[3]
     assert "more" not in display.lines[3]
+
+
+def test_waiting_for_another_run_is_one_line_that_says_for_whom():
+    display = Lines()
+    narrator = Narrator(display, verbose=False)
+    narrator(started())
+    narrator(KeysAwaited((KEY, OTHER), ("process 7 on here",)))
+    narrator(KeyLeft(KEY))
+    assert display.lines[1] == "waiting for 2 keys that process 7 on here is tuning"
+    assert display.lines[2].endswith(": left to another run, which is tuning it")
 
 
 def test_a_row_that_did_not_win_is_said_to_have_stayed_out():

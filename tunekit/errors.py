@@ -33,7 +33,14 @@ class RecordingError(TunekitError):
 
 
 class StoreError(TunekitError):
-    """The cache cannot be opened, read or written."""
+    """The cache cannot be opened, read or written.
+
+    `passing` says that it may be otherwise at once, as where a network file system was busy.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class NoStoreError(StoreError):
@@ -42,6 +49,10 @@ class NoStoreError(StoreError):
     def __init__(self, message: str, *, location: str = "") -> None:
         super().__init__(message)
         self.location = location
+
+
+class DamagedStoreError(StoreError):
+    """What is where the cache should be cannot be read as a database."""
 
 
 class ExchangeError(TunekitError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any
 
 from tunekit.errors import ProblemError
@@ -153,9 +154,12 @@ def _check(subject: Problem | TuningKey) -> None:
     if not isinstance(subject.family, str) or not subject.family:
         raise ProblemError(f"family must be the name of a kernel family, not {subject.family!r}")
     for name in ("m", "n", "k", "batch"):
-        size = getattr(subject, name)
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < MAX_SIZE:
+        size: Any = getattr(subject, name)
+        whole = isinstance(size, Integral) and not isinstance(size, bool)
+        if not whole or not 1 <= size < MAX_SIZE:
             raise ProblemError(f"{name} must be a whole number from 1 to 2^31-1, not {size!r}")
+        # NumPy's integers are equal to Python's, but not in JSON or SQL.
+        object.__setattr__(subject, name, int(size))
     object.__setattr__(subject, "dtype", canonical_dtype(subject.dtype))
     object.__setattr__(subject, "out_dtype", canonical_dtype(subject.out_dtype or subject.dtype))
     _one_of("precision", subject.precision, PRECISIONS)

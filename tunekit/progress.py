@@ -17,6 +17,8 @@ from tunekit.tuner import (
     Event,
     KeyDone,
     KeyFailed,
+    KeyLeft,
+    KeysAwaited,
     KeySkipped,
     RunStarted,
     StaleFound,
@@ -206,6 +208,10 @@ class Narrator:
                 reason = f"{event.count} trials failed, most often: {reason}"
             cure = f"; {event.cure}" if event.cure else ""
             self._close(event.key, f"no row: {reason}{cure}")
+        elif isinstance(event, KeysAwaited):
+            self._display.line(_awaited(event))
+        elif isinstance(event, KeyLeft):
+            self._close(event.key, "left to another run, which is tuning it")
 
     def _stale_found(self, event: StaleFound) -> None:
         keys = event.stale + event.current
@@ -270,6 +276,14 @@ def one_line(text: str) -> str:
 def _origin(best: Best) -> str:
     origin = best.provenance.origin
     return f"{origin.value} (replayed)" if best.imported_replay else origin.value
+
+
+def _awaited(event: KeysAwaited) -> str:
+    many = len(event.keys) > 1
+    return (
+        f"waiting for {len(event.keys)} {'keys' if many else 'key'} that"
+        f" {', '.join(event.holders)} {'is' if len(event.holders) == 1 else 'are'} tuning"
+    )
 
 
 def _kept(stored: bool) -> str:

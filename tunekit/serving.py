@@ -1,7 +1,8 @@
 """What a process has read from the store and prepared, and how it decides what to run.
 
 The store is read once for each device. A choice, once made for operands of one kind, is kept until
-`State.clear`.
+`State.clear`. Only where the store could not be read is it tried again, after a pause and when
+operands of a new kind are met, and what was chosen without it is forgotten once it was read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import re
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +33,9 @@ from tunekit.trial import Choice, Grade
 
 logger = logging.getLogger(__name__)
 
+RETRY_SECONDS = 60.0
+"""How long after a failure to read the store it is tried again."""
+
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
@@ -41,6 +46,16 @@ class Served:
     key: TuningKey
     answer: Answer | None
     launch: Launch | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read for a device; `failed_at` (seconds) says that it is nothing, for a fault."""
+
+    device: DeviceInfo
+    table: RowTable
+    location: str
+    failed_at: float | None
 
 
 class MissWarning(UserWarning):
@@ -68,7 +83,7 @@ class State:
             self.served: dict[tuple[object, ...], Served] = {}
             self.misses: Counter[TuningKey] = Counter()
             self._warned: set[TuningKey] = set()
-            self._tables: dict[torch.device, tuple[DeviceInfo, RowTable, str]] = {}
+            self._tables: dict[torch.device, _Read] = {}
 
     def serve(
         self,
@@ -85,15 +100,16 @@ class State:
                 served = self._choose(a, b, backend)
                 if is_miss(served):
                     self.misses[served.key] += 1
-                    self._missed(served, on_miss, self._tables[a.device][2])
+                    self._missed(served, on_miss, self._tables[a.device])
                 self.served[kind] = served
             elif is_miss(served):
-                self._missed(served, on_miss, self._tables[a.device][2])
+                self._missed(served, on_miss, self._tables[a.device])
             return served
 
     def _choose(self, a: torch.Tensor, b: torch.Tensor, backend: str) -> Served:
         problem = describe(a, b)
-        device, table, _ = self._table(a.device, backend)
+        read = self._table(a.device, backend)
+        device, table = read.device, read.table
         key = TuningKey.of(problem, device.slug)
         out = torch.empty((problem.m, problem.n), dtype=a.dtype, device=a.device)
         for answer in table.answers(problem):
@@ -106,18 +122,34 @@ class State:
             return Served(key, None, _any_launch(problem, device, a, b, out))
         return Served(key, None, None)
 
-    def _table(self, place: torch.device, backend: str) -> tuple[DeviceInfo, RowTable, str]:
-        if place not in self._tables:
+    def _table(self, place: torch.device, backend: str) -> _Read:
+        read = self._tables.get(place)
+        if read is None:
             self._tables[place] = _read_table(_device_info(place, backend))
+        elif read.failed_at is not None and time.monotonic() - read.failed_at > RETRY_SECONDS:
+            again = self._tables[place] = _read_table(read.device, before=read)
+            if again.failed_at is None:
+                self._forget(read.device.slug)
         return self._tables[place]
+
+    def _forget(self, gpu: str) -> None:
+        """Drop what was chosen for a kind of GPU while the store could not be read."""
+        self.served = {kind: one for kind, one in self.served.items() if one.key.gpu != gpu}
+        self._warned = {key for key in self._warned if key.gpu != gpu}
+        for key in [key for key in self.misses if key.gpu == gpu]:
+            del self.misses[key]
 
     def owes(self, key: TuningKey, on_miss: str) -> bool:
         """Say whether a miss of this key has still to be told."""
         return on_miss == "error" or (on_miss == "warn" and key not in self._warned)
 
-    def _missed(self, served: Served, on_miss: str, location: str) -> None:
+    def _missed(self, served: Served, on_miss: str, read: _Read) -> None:
         if not self.owes(served.key, on_miss):
             return
+        if read.failed_at is not None and on_miss == "warn":
+            self._warned.add(served.key)  # that the store cannot be read was said
+            return
+        location = read.location
         what = "torch" if served.launch is None else "a default config"
         if served.answer is not None:
             what = f"the row of {served.answer.best.key.problem}"
@@ -142,33 +174,52 @@ def _device_info(place: torch.device, backend: str) -> DeviceInfo:
     )
 
 
-def _read_table(device: DeviceInfo) -> tuple[DeviceInfo, RowTable, str]:
+def _read_table(device: DeviceInfo, *, before: _Read | None = None) -> _Read:
     """Read every row that may answer on a device, once.
 
     A store that cannot be read leaves an empty table and one warning.
     """
-    from tunekit.cache import Store, default_location
+    from tunekit.cache import default_location
 
     location = "the default cache"
     rows: list[StoredRow] = []
     devices: dict[str, DeviceInfo] = {}
+    failed_at = None
     try:
         where = default_location()
         location = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", where)
-        with Store.open(where, create=False) as store:
-            devices = {info.slug: info for info in store.devices()}
-            for slug, other in devices.items():
-                if slug == device.slug or same_silicon(other, device):
-                    rows.extend(store.unread_bests(gpu=slug))
+        rows, devices = _read_rows(where, device)
     except NoStoreError as error:
         logger.info("%s", error)
     except StoreError as error:
-        logger.warning("tunekit goes on without its cache: %s", error)
+        failed_at = time.monotonic()
+        level = logging.WARNING if before is None else logging.INFO
+        logger.log(level, "tunekit goes on without its cache: %s", error)
+    if before is not None and failed_at is None:
+        logger.info("the cache %s can be read again", location)
     table = RowTable(
         rows, devices, device=device, fingerprint=current_fingerprint, legality=_legality,
         versions={"torch": torch.__version__},
     )  # fmt: skip
-    return device, table, location
+    return _Read(device, table, location, failed_at)
+
+
+def _read_rows(where: str, device: DeviceInfo) -> tuple[list[StoredRow], dict[str, DeviceInfo]]:
+    """Read the rows that may answer on a device, again where a fault comes and goes."""
+    from tunekit.cache import Store
+
+    for last in (False, True):
+        try:
+            with Store.open(where, create=False) as store:
+                devices = {info.slug: info for info in store.devices()}
+                alike = [
+                    s for s, o in devices.items() if s == device.slug or same_silicon(o, device)
+                ]
+                return [row for slug in alike for row in store.unread_bests(gpu=slug)], devices
+        except StoreError as error:
+            if last or not error.passing:
+                raise
+    raise AssertionError("the last try either returns or raises")
 
 
 def _legality(config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:

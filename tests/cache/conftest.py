@@ -138,10 +138,23 @@ def make() -> Maker:
     return Maker()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module that says `EVERY_DATABASE` on PostgreSQL as well as on a file.
+
+    One that looks into the file itself is marked `sqlite`.
+    """
+    everywhere = getattr(metafunc.module, "EVERY_DATABASE", False)
+    on_file = metafunc.definition.get_closest_marker("sqlite")
+    if "store" in metafunc.fixturenames and everywhere and not on_file:
+        metafunc.parametrize("store", ["sqlite", "postgresql"], indirect=True)
+
+
 @pytest.fixture
-def store(own_cache: Path, make: Maker) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, own_cache: Path, make: Maker) -> Iterator[Store]:
     """An empty store that knows the device."""
-    with Store.open(own_cache) as opened:
+    on_server = getattr(request, "param", "sqlite") == "postgresql"
+    place = request.getfixturevalue("server_url") if on_server else own_cache
+    with Store.open(place) as opened:
         opened.put_device(make.device)
         yield opened
 

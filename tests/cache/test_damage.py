@@ -31,6 +31,7 @@ def change(store, *statements):
         "UPDATE best SET repetitions = NULL WHERE id = 2",
         "UPDATE best SET choice = 'cublas' WHERE id = 2",
         "UPDATE best SET origin = 'dreamt' WHERE id = 2",
+        "UPDATE best SET origin = CAST(x'ff6d' AS TEXT) WHERE id = 2",
         "UPDATE best SET environment_id = 99 WHERE id = 2",
         "UPDATE baseline SET median_us = NULL WHERE id = 2",
         "UPDATE problem SET layout = 'zz' WHERE m = 64",

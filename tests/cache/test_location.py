@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -71,8 +72,6 @@ def test_a_fallback_folder_of_another_user_is_not_trusted(
     monkeypatch.setenv("HOME", "/")
 
     def use():
-        import os
-
         place = open_folder / f"tunekit-{os.getuid()}"
         if planted == "link":
             place.symlink_to("/tmp")
@@ -111,3 +110,61 @@ def test_a_home_that_may_not_be_searched_is_passed_over(monkeypatch, as_plain_us
     monkeypatch.setenv("HOME", str(locked / "home"))
     assert as_plain_user(default_location).startswith(f"{open_folder}/tunekit-")
     locked.chmod(0o700)
+
+
+@pytest.mark.parametrize("planted", ["folder", "file", "link"])
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_default_cache_of_another_user_is_not_trusted_unless_that_is_root(
+    monkeypatch, tmp_path, make, planted, is_root
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / ".cache/tunekit/tunekit.db"
+    if planted == "link":
+        make.filled(tmp_path / "real.db").close()
+        path.parent.mkdir(parents=True)
+        path.symlink_to(tmp_path / "real.db")
+    else:
+        make.filled(path).close()
+    theirs = path.parent if planted == "folder" else path
+    look = Path.lstat if planted == "link" else Path.stat
+
+    def owned_by_another(self, **options):
+        found = look(self, **options)
+        if self != theirs:
+            return found
+        return os.stat_result([*found[:4], 0 if is_root else 4242, *found[5:10]])
+
+    monkeypatch.setattr(Path, "lstat" if planted == "link" else "stat", owned_by_another)
+    if is_root:
+        assert default_location() == str(path)
+        return
+    with pytest.raises(StoreError, match="belongs to another user") as raised:
+        Store.open()
+    assert f"{theirs} belongs" in str(raised.value)
+    assert "set TUNEKIT_CACHE" in str(raised.value)
+    monkeypatch.setenv("TUNEKIT_CACHE", str(path))
+    assert len(Store.open().bests()) == 6
+
+
+def test_two_users_without_a_home_have_folders_of_their_own(open_folder, monkeypatch, make):
+    if os.geteuid() != 0:
+        pytest.skip("only root can be two users")
+    monkeypatch.setenv("HOME", "/nowhere")
+
+    def use_as(user):
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            with Store.open() as store:
+                store.put_device(make.device)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    use_as(12345)
+    use_as(12346)
+    folders = sorted(open_folder.iterdir())
+    assert [folder.name for folder in folders] == ["tunekit-12345", "tunekit-12346"]
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700, 0o700]
+    assert [folder.stat().st_uid for folder in folders] == [12345, 12346]

@@ -128,14 +128,15 @@ def test_a_newer_cache_is_refused_and_left_alone(store):
     assert path.read_bytes() == content
 
 
-def test_a_cut_file_is_an_error_and_stays(tmp_path, make):
+def test_a_cut_file_is_an_error_for_a_reader_and_stays(tmp_path, make):
     path = tmp_path / "cut.db"
     make.filled(path).close()
     content = path.read_bytes()[:5000]
     path.write_bytes(content)
-    with pytest.raises(StoreError):
-        Store.open(path).bests()
+    with pytest.raises(StoreError, match="it is damaged"):
+        Store.open(path, create=False).bests()
     assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

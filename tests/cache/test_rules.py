@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tunekit.cache import Policy, Store
+from tunekit.cache import Policy
 from tunekit.cache.rules import policy_takes
 from tunekit.trial import Origin
+
+EVERY_DATABASE = True
 
 
 @pytest.mark.parametrize(
@@ -77,62 +77,3 @@ def test_each_policy_takes_what_it_says(make, policy, faster, newer, measured_fi
     replayed = make.provenance(origin=Origin.REPLAYED, created_at="2026-01-01T00:00:00Z")
     assert policy_takes(policy, (make.measurement(1.0), replayed), old) is measured_first
     assert policy_takes(policy, (None, make.provenance()), old) is measured_first
-
-
-@pytest.fixture
-def machine(make, tmp_path):
-    """A store beside a plain dictionary that keeps the same rule."""
-    paths = (tmp_path / f"{number}.db" for number in range(10_000))
-
-    class Machine(RuleBasedStateMachine):
-        @initialize()
-        def begin(self):
-            self.store = Store.open(next(paths))
-            self.store.put_device(make.device)
-            self.model = {}
-
-        @rule(
-            m=st.sampled_from([1, 2]),
-            warps=st.sampled_from([1, 2, 4]),
-            median_us=st.sampled_from([1.0, 2.0, 3.0]),
-            replayed=st.booleans(),
-            compiler=st.sampled_from(["a", "b"]),
-            force=st.booleans(),
-        )
-        def put(self, m, warps, median_us, replayed, compiler, force):
-            best = make.best(
-                median_us,
-                key=make.key(m=m),
-                config=make.config(num_warps=warps),
-                provenance=make.provenance(compiler=compiler),
-            )
-            best = make.replayed(best) if replayed else best
-            old = self.model.get((m, compiler))
-            if old is None or force:
-                expected = True
-            elif (old.provenance.origin is Origin.REPLAYED) is not replayed:
-                expected = not replayed
-            else:
-                expected = old.config == best.config or median_us < old.measurement.median_us
-            assert self.store.put_best(best, force=force) is expected
-            if expected:
-                self.model[m, compiler] = best
-
-        @rule()
-        def open_again(self):
-            self.store = Store.open(self.store.location)
-
-        @invariant()
-        def holds_what_the_model_holds(self):
-            assert self.store.bests() == [self.model[place] for place in sorted(self.model)]
-
-    return Machine
-
-
-def test_the_rule_holds_in_any_order(machine):
-    from hypothesis import settings
-    from hypothesis.stateful import run_state_machine_as_test
-
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=15, stateful_step_count=12, deadline=None)
-    )

@@ -12,6 +12,8 @@ from tunekit.cache import Store
 from tunekit.errors import StoreError
 from tunekit.trial import Origin, Status
 
+EVERY_DATABASE = True
+
 
 def test_a_best_comes_back_whole_in_another_store_object(store, make):
     best = make.best()

@@ -8,6 +8,9 @@ measurements decide what is stored as its best.
 
 `verify_again` searches nothing: after an upgrade the few stored configs that did best are tried
 again, key by key, and the one that wins now is the key's row under what is installed now.
+
+Runs that share a store never tune one key at the same time: a run leases its keys, goes on with
+those it got, and waits at the end for those that others have.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from tunekit.tuner.events import (
     Event,
     KeyDone,
     KeyFailed,
+    KeyLeft,
+    KeysAwaited,
     KeySkipped,
     RunStarted,
     StaleFound,
@@ -31,7 +36,9 @@ __all__ = [
     "Event",
     "KeyDone",
     "KeyFailed",
+    "KeyLeft",
     "KeySkipped",
+    "KeysAwaited",
     "RunStarted",
     "StaleFound",
     "Task",

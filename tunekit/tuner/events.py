@@ -87,7 +87,25 @@ class KeyFailed:
     """What to do about it, where it is not to run the same again."""
 
 
-Event = StaleFound | RunStarted | TrialDone | KeyDone | KeySkipped | KeyFailed
+@dataclass(frozen=True, slots=True)
+class KeysAwaited:
+    """All that is left to do is being tuned by other runs; this one waits for their results."""
+
+    keys: tuple[TuningKey, ...]
+    holders: tuple[str, ...]
+    """Who they are, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLeft:
+    """Another run is tuning a key, and this one does not wait for it (any longer)."""
+
+    key: TuningKey
+
+
+Event = (
+    StaleFound | RunStarted | TrialDone | KeyDone | KeySkipped | KeyFailed | KeysAwaited | KeyLeft
+)
 Listener = Callable[[Event], None]
 
 
@@ -106,6 +124,8 @@ class TuneReport:
     spent: Spent = field(default_factory=Spent)
     """Where the time went since the device was opened."""
     skipped: int = 0
+    left: list[TuningKey] = field(default_factory=list)
+    """Keys that another run was still tuning when the time was over."""
 
     @property
     def trials_run(self) -> int:

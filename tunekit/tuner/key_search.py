@@ -54,8 +54,12 @@ class KeySearch:
         self._runner = runner
         self._store = store
         self._plan = plan
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Begin from the trials that the store has now: another run may have added some."""
         self._searcher: Searcher | None = None
-        self.tried: dict[Config, Trial] = {} if plan.retune else self._stored_trials()
+        self.tried: dict[Config, Trial] = {} if self._plan.retune else self._stored_trials()
         self.resumed = len(self.tried)
         self._best_score = math.inf
         self._learnt_score = math.inf

@@ -17,6 +17,7 @@ from tunekit.search import SAMPLERS, Budget
 from tunekit.trial import Trial
 from tunekit.tuner.events import (
     KeyFailed,
+    KeyLeft,
     KeySkipped,
     Listener,
     RunStarted,
@@ -25,6 +26,7 @@ from tunekit.tuner.events import (
     TuneReport,
 )
 from tunekit.tuner.key_search import KeySearch, Plan
+from tunekit.tuner.sharing import Sharing
 
 BATCH = 8
 """Configs a key proposes in a round."""
@@ -42,12 +44,15 @@ def run(
     record: str | Path | None = None,
     on_event: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> TuneReport:
     """Tune problems; those given more than once are tuned once, their counts added.
 
     Nothing is written before every problem was found to be one the runner can try. `seconds` of
     the budget ends the search of all keys together, each having had its first round.
     `record` names a recording to make or extend; it is written whenever a key is finished.
+    Keys that another run with this store is tuning come last: their results are waited for, as long
+    as there is time, and a key whose run ends without one is taken over.
 
     Raises:
         TunekitError: a problem cannot be tried here, or the store or recording not written.
@@ -59,7 +64,7 @@ def run(
     if not merged:
         raise TuneError("there is nothing to tune: no problem was given")
     plan = Plan(sampler, budget or Budget.for_sampler(sampler, None, None), seed, retune)
-    session = _Session(runner, store, plan, clock, on_event)
+    session = _Session(runner, store, plan, clock, on_event, sleep)
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:
         session.record_to(Path(record), keys)
@@ -77,6 +82,7 @@ class _Session:
         plan: Plan,
         clock: Callable[[], float],
         on_event: Listener | None,
+        sleep: Callable[[float], None],
     ) -> None:
         self._runner = runner
         self._store = store
@@ -89,6 +95,7 @@ class _Session:
         self._finished: set[KeySearch] = set()
         self._searching = ThreadPoolExecutor(1, "tunekit-search")
         self._proposals: dict[KeySearch, Future[None]] = {}
+        self._sharing = Sharing(store, self._tell, sleep)
         self._recording: Recording | None = None
         self._record: Path | None = None
 
@@ -126,8 +133,33 @@ class _Session:
             best = before[key.key]
             if best is not None:
                 self._skip(key, KeySkipped(best))
+        with self._sharing:
+            self._tune_shared(left)
+
+    def _tune_shared(self, keys: list[KeySearch]) -> None:
+        """Tune the keys that are free, then those that other runs had, as they become so."""
+        mine = self._sharing.claim(keys)
+        others = [key for key in keys if key not in mine]
+        while mine or others:
+            if not mine:
+                mine = self._sharing.wait(others, lambda: self._late)
+                if not mine:
+                    self._leave(others)
+                    return
+                others = [key for key in others if key not in mine]
+            self._tune_own(self._undone(mine), others)
+            mine = []
+
+    def _tune_own(self, left: list[KeySearch], others: list[KeySearch]) -> None:
+        """Take this run's keys to their ends. Those it loses join the `others`."""
         first = True
         while left:
+            lost = self._sharing.lost(left)
+            others += lost
+            for key in lost:
+                if key in self._proposals:
+                    self._proposals.pop(key).result()
+            left = [key for key in left if key not in lost]
             over = [key for key in left if key.finished or (self._late and not first)]
             for key in over:
                 self._finish(key)
@@ -135,6 +167,23 @@ class _Session:
             self._round(left, first=first)
             left = [key for key in left if key not in self._finished]
             first = False
+
+    def _undone(self, keys: list[KeySearch]) -> list[KeySearch]:
+        """Return the keys that other runs have not tuned meanwhile; their results are taken."""
+        undone = []
+        for key in keys:
+            best = key.done_before()
+            if best is None:
+                undone.append(key)
+            else:
+                self._sharing.give_back(key)
+                self._skip(key, KeySkipped(best))
+        return undone
+
+    def _leave(self, keys: list[KeySearch]) -> None:
+        for key in keys:
+            self._report.left.append(key.key)
+            self._tell(KeyLeft(key.key))
 
     @property
     def _late(self) -> bool:
@@ -196,6 +245,7 @@ class _Session:
         else:
             self._report.bests.append(key.stored_best(outcome.best))
             self._report.note_disturbance(outcome.best)
+        self._sharing.give_back(key)
         self._tell(outcome)
 
     def _skip(self, key: KeySearch, event: KeySkipped) -> None:

@@ -26,6 +26,7 @@ from tunekit.trial import Best, Origin
 from tunekit.tuner.events import (
     KeyDone,
     KeyFailed,
+    KeyLeft,
     Listener,
     RunStarted,
     StaleFound,
@@ -34,6 +35,7 @@ from tunekit.tuner.events import (
     TuneReport,
 )
 from tunekit.tuner.key_search import KeySearch, Plan
+from tunekit.tuner.sharing import Sharing
 
 FASTEST = 5
 """Of a key's stored trials this many are tried again, beside its bests."""
@@ -109,7 +111,8 @@ def verify_again(
 
     The keys are those of the problems given or, if none is, all of the cache for the runner's GPU.
     Of the few that are right the finals choose as after a search, and the key has a row under what
-    is installed now. No key is begun once `seconds` are over; the rest stays stale.
+    is installed now. No key is begun once `seconds` are over; the rest stays stale, and so does
+    what another run is tuning.
 
     Raises:
         TunekitError: the store cannot be read or written.
@@ -125,19 +128,25 @@ def verify_again(
     if found.stale:
         store.put_device(runner.device)
     runner.announce([(task.problem, config) for task, configs in found.stale for config in configs])
-    for number, (task, configs) in enumerate(found.stale):
-        if number and seconds is not None and clock() - started > seconds:
-            break
-        # As on `retune`, earlier trials do not count and the row there gives way.
-        plan = Plan("tpe", Budget(trials=len(configs)), seed=0, retune=True)
-        search = KeySearch(task, runner=runner, store=store, plan=plan)
-        outcome = _verify(search, configs, runner=runner, store=store, report=report, tell=tell)
-        if isinstance(outcome, KeyFailed):
-            report.failed.append(outcome)
-        else:
-            report.bests.append(search.stored_best(outcome.best))
-            report.note_disturbance(outcome.best)
-        tell(outcome)
+    with Sharing(store, tell, time.sleep) as sharing:
+        for number, (task, configs) in enumerate(found.stale):
+            if number and seconds is not None and clock() - started > seconds:
+                break
+            # As on `retune`, earlier trials do not count and the row there gives way.
+            plan = Plan("tpe", Budget(trials=len(configs)), seed=0, retune=True)
+            search = KeySearch(task, runner=runner, store=store, plan=plan)
+            if not sharing.claim([search]):
+                report.left.append(search.key)
+                tell(KeyLeft(search.key))
+                continue
+            outcome = _verify(search, configs, runner=runner, store=store, report=report, tell=tell)
+            if isinstance(outcome, KeyFailed):
+                report.failed.append(outcome)
+            else:
+                report.bests.append(search.stored_best(outcome.best))
+                report.note_disturbance(outcome.best)
+            sharing.give_back(search)
+            tell(outcome)
     report.seconds = clock() - started
     report.spent = runner.spent()
     return report
