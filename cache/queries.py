@@ -163,7 +163,7 @@ def select_rows(
         if "Could not decode" not in str(error):
             raise
         # Text that is no UTF-8 spoils its own row, which a reader drops, and not the others.
-        return _fetched(connection, compiled.string, arguments, text=_replacing)
+        return _fetched(connection, compiled.string, arguments, text=_or_nothing)
 
 
 def _fetched(
@@ -171,7 +171,7 @@ def _fetched(
     statement: str,
     arguments: Sequence[Any],
     *,
-    text: Callable[[bytes], str] = str,
+    text: Callable[[bytes], str | None] = str,
 ) -> Sequence[Sequence[Any]]:
     raw = connection.connection.dbapi_connection
     assert isinstance(raw, sqlite3.Connection)
@@ -182,5 +182,8 @@ def _fetched(
         raw.text_factory = before
 
 
-def _replacing(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
+def _or_nothing(text: bytes) -> str | None:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return None
