@@ -66,11 +66,16 @@ def call_faults(call: ast.Call) -> list[str]:
 def built(node: ast.expr) -> bool:
     """Say whether a string is put together from what is only known when it runs."""
     if isinstance(node, ast.JoinedStr):
-        return any(isinstance(part, ast.FormattedValue) for part in node.values)
+        return any(isinstance(part, ast.FormattedValue) and varies(part) for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mod)):
         return isinstance(first(node), (ast.Constant, ast.JoinedStr)) and bool(first_text(node))
     of_format = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     return of_format and node.func.attr in ("format", "join", "replace")
+
+
+def varies(node: ast.expr) -> bool:
+    """Say whether an expression holds a name that is not a module's constant."""
+    return any(isinstance(n, ast.Name) and not n.id.isupper() for n in ast.walk(node))
 
 
 def first(node: ast.expr) -> ast.expr:
