@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tunekit.config import Config
@@ -69,7 +69,6 @@ def problem_and_config(draw: st.DrawFn) -> tuple[Problem, Config]:
     return problem, configs[draw(st.integers(0, len(configs) - 1))]
 
 
-@settings(max_examples=25)
 @given(problem_and_config(), st.integers(0, 3))
 def test_any_legal_config_is_right_for_any_aligned_problem(case, seed):
     problem, config = case

@@ -81,7 +81,6 @@ def problem_and_config(draw: st.DrawFn) -> tuple[Problem, Config]:
     return problem, draw(st.sampled_from(fits))
 
 
-@settings(max_examples=25)
 @given(problem_and_config(), st.integers(0, 3))
 def test_any_legal_config_is_right_for_any_aligned_problem(case, seed):
     problem, config = case

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tunekit.config import Config
@@ -69,7 +69,6 @@ def config(*tile: int, shared: int = 0, **fields: int) -> Config:
     return Config("tma", *tile, switches=(("shared", shared),), **fields)
 
 
-@settings(max_examples=25)
 @given(problem_and_config(), st.integers(0, 3))
 def test_any_legal_config_is_right_for_any_aligned_problem(case, seed):
     problem, chosen = case
