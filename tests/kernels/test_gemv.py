@@ -9,34 +9,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from trying import H200, Trying, place
 
 from tunekit.config import Config
-from tunekit.device import KNOWN_DEVICES
-from tunekit.kernels import Prepared
 from tunekit.kernels.gemv import MatrixVector
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.reference import guard_is_intact
 from tunekit.key import LAYOUTS, Problem
 
-H200 = KNOWN_DEVICES["sm_90"]
-INDEX = 0 if torch.cuda.is_available() else -1
-PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 FAMILY = MatmulFamily((MatrixVector(),))
-
-
-def run(problem: Problem, config: Config, seed: int = 0) -> Prepared:
-    """Run a config on operands ringed with NaN and a poisoned output."""
-    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=seed)
-    FAMILY.poison(prepared)
-    FAMILY.launch(config, prepared)()
-    return prepared
-
-
-def assert_right(problem: Problem, config: Config, seed: int = 0) -> Prepared:
-    prepared = run(problem, config, seed)
-    assert FAMILY.error_ratio(prepared) <= 1, f"{config} is wrong for {problem}"
-    assert guard_is_intact(prepared), f"{config} wrote outside the output of {problem}"
-    return prepared
+TRYING = Trying(FAMILY)
+run, assert_right = TRYING.run, TRYING.assert_right
+PLACE = place(TRYING.on_gpu)
 
 
 def launch_directly(config: Config, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

@@ -7,43 +7,23 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from trying import H200, HOPPER_HERE, Trying, needs_descriptors, place
 
 from tunekit.config import Config
-from tunekit.device import KNOWN_DEVICES, detect
-from tunekit.kernels import Prepared
 from tunekit.kernels.matmul_family import MatmulFamily
 from tunekit.kernels.operands import stand_ins
 from tunekit.kernels.persistent import PersistentTiles, persistent_kernel
-from tunekit.kernels.reference import guard_is_intact
 from tunekit.key import Problem
 
-H200 = KNOWN_DEVICES["sm_90"]
 FEW_PROCESSORS = dataclasses.replace(H200, multiprocessors=2)
 FAMILY = MatmulFamily((PersistentTiles(),))
 LAYOUTS = ("nn", "nt", "tn", "tt")
-
-HOPPER_HERE = torch.cuda.is_available() and detect().arch == H200.arch
-INDEX = 0 if HOPPER_HERE else -1
-PLACE = "cuda" if HOPPER_HERE else "cpu"
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available() and not HOPPER_HERE, reason="the GPU here has no such descriptors"
-)
-
-
-def run(problem: Problem, config: Config, seed: int = 0) -> Prepared:
-    """Run a config on random operands ringed with NaN and a poisoned output."""
-    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=seed)
-    FAMILY.poison(prepared)
-    FAMILY.launch(config, prepared)()
-    return prepared
-
-
-def assert_right(problem: Problem, config: Config, seed: int = 0) -> None:
-    prepared = run(problem, config, seed)
-    assert FAMILY.error_ratio(prepared) <= 1, f"{config} is wrong for {problem}"
-    assert guard_is_intact(prepared), f"{config} wrote outside the output of {problem}"
+TRYING = Trying(FAMILY, on_gpu=HOPPER_HERE)
+run, assert_right = TRYING.run, TRYING.assert_right
+PLACE = place(TRYING.on_gpu)
+pytestmark = needs_descriptors
 
 
 def config(*tile: int, epilogue: int = 1, residents: int = 1, **fields: int) -> Config:
@@ -65,9 +45,7 @@ def problem_and_config(draw: st.DrawFn) -> tuple[Problem, Config]:
         layout="nt" if wide else draw(st.sampled_from(LAYOUTS)),
     )
     configs = FAMILY.space(problem, H200).configs
-    if not configs:  # K shorter than the least block
-        problem = Problem("matmul", problem.m, problem.n, 64, "float16", layout="nt")
-        configs = FAMILY.space(problem, H200).configs
+    assume(configs)
     return problem, configs[draw(st.integers(0, len(configs) - 1))]
 
 

@@ -10,36 +10,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from trying import H200, Trying, place
 
 from tunekit.config import Config
-from tunekit.device import KNOWN_DEVICES
 from tunekit.errors import ConfigError
-from tunekit.kernels import Prepared
 from tunekit.kernels.matmul_family import MATMUL, MatmulFamily
 from tunekit.kernels.operands import split_workspace
 from tunekit.kernels.pointer import PointerTiles, pointer_kernel
-from tunekit.kernels.reference import guard_is_intact
 from tunekit.key import Problem
 
-H200 = KNOWN_DEVICES["sm_90"]
 FAMILY = MatmulFamily((PointerTiles(),))
-INDEX = 0 if torch.cuda.is_available() else -1
-PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 LAYOUTS = ("nn", "nt", "tn", "tt")
-
-
-def run(problem: Problem, config: Config, seed: int = 0) -> Prepared:
-    """Run a config on random operands ringed with NaN and a poisoned output."""
-    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=seed)
-    FAMILY.poison(prepared)
-    FAMILY.launch(config, prepared)()
-    return prepared
-
-
-def assert_right(problem: Problem, config: Config, seed: int = 0) -> None:
-    prepared = run(problem, config, seed)
-    assert FAMILY.error_ratio(prepared) <= 1, f"{config} is wrong for {problem}"
-    assert guard_is_intact(prepared), f"{config} wrote outside the output of {problem}"
+TRYING = Trying(FAMILY)
+run, assert_right = TRYING.run, TRYING.assert_right
+PLACE = place(TRYING.on_gpu)
 
 
 def launch_directly(config: Config, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
@@ -203,7 +187,7 @@ def test_split_k_needs_no_zeroed_memory_and_repeats_bit_by_bit(split_k):
 def test_split_k_leaves_its_counters_at_zero():
     problem = Problem("matmul", 40, 70, 128, "float32")
     config = Config("pointer", 16, 32, 16, split_k=4, num_stages=2)
-    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=0)
+    prepared = FAMILY.prepare(problem, H200, index=TRYING.index, seed=0)
     call = PointerTiles().call(config, problem, H200, prepared.a, prepared.b, prepared.out)
     call.kernel[call.grid](*call.args, **call.options)
     assert call.args[4].dtype == torch.int32
@@ -255,7 +239,7 @@ def test_every_m_below_the_smallest_tile(m):
 
 def test_a_block_that_is_no_power_of_two_is_refused_with_its_name():
     problem = Problem("matmul", 96, 96, 96, "float16")
-    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=0)
+    prepared = FAMILY.prepare(problem, H200, index=TRYING.index, seed=0)
     with pytest.raises(ConfigError, match="block_n=48"):
         FAMILY.launch(Config("pointer", 32, 48, 32), prepared)
 
