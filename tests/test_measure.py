@@ -22,8 +22,9 @@ from tunekit.kernels import Prepared
 from tunekit.kernels.failures import classify
 from tunekit.kernels.operands import interpreting
 from tunekit.key import Problem
-from tunekit.measure import MOST_MS, Measure
+from tunekit.measure import Measure
 from tunekit.runner import DeviceLost
+from tunekit.timing import MOST_MS
 from tunekit.trial import Origin, Status
 
 PROBLEMS = [
@@ -411,7 +412,7 @@ class WallTimer(FakeTimer):
 
 @pytest.mark.skipif(not interpreting(), reason="kernels are compiled here: CPU tensors cannot run")
 def test_the_real_kernels_are_verified_against_the_real_reference(gpu, monkeypatch):
-    monkeypatch.setattr("tunekit.measure.FINAL_ROUNDS", (3, 3))
+    monkeypatch.setattr("tunekit.finals.FINAL_ROUNDS", (3, 3))
     monkeypatch.setattr("tunekit.measure.SCREEN_ROUNDS", (1, 1))
     gpu.fake_timer = WallTimer()
     measure = Measure(gpu, FakeWatch())

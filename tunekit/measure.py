@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 import torch
 
 from tunekit.config import Config
-from tunekit.gpu_watch import Disturbance, GpuWatch
+from tunekit.finals import HEAT_PLACES, calm_rounds, heat
+from tunekit.gpu_watch import GpuWatch
 from tunekit.kernels import Family, Launch, Prepared, family
 from tunekit.key import Problem
 from tunekit.runner import DeviceLost, Finals
-from tunekit.timing import FLUSH_US, Gpu, Timer, is_wide, quantile, rounds_for, summarize
+from tunekit.timing import MOST_MS, Gpu, Timer, quantile, rounds_for, summarize
 from tunekit.trial import Measurement, Status, Trial
 from tunekit.verification import changed_since, verify
 
@@ -34,14 +35,6 @@ SLOW_US = 50_000.0
 
 SCREEN_MS = 12.0
 SCREEN_ROUNDS = (5, 21)
-FINAL_MS = 250.0
-FINAL_ROUNDS = (31, 201)
-"""The interval of 21 launches is as wide as their middle half; that of 81 a third of it."""
-
-WARM_UP_MS = 30.0
-MOST_MS = (500.0, 5000.0)
-"""What screening and finals may take however slow the launches are, but for the first of each."""
-
 PREPARED_SHARE = 4
 """Operands of several problems stay on the device, up to one part in this many of its memory."""
 
@@ -124,6 +117,9 @@ class Measure:
     ) -> Finals:
         """Measure configs against each other and the vendor, in interleaved rounds.
 
+        The configs come best first. Of more than a few, only those take part that are the fastest
+        in a heat; of the others nothing is said.
+
         `trying` is told which config runs next, and None when all of them are timed together. What
         was disturbed is measured again once; if it is again, the measurements say so.
 
@@ -153,7 +149,7 @@ class Measure:
         prepared = self._with_room(lambda: self._prepare(problem))
         ready: list[tuple[Config, Launch, float]] = []
         trials: list[Trial] = []
-        for config in configs:
+        for config in self._heat(configs, prepared, trials, trying):
             trying(config)
             outcome = self._own(config, prepared, verify, runs=3)
             if isinstance(outcome, Trial):
@@ -164,7 +160,9 @@ class Measure:
             return Finals(tuple(trials), None)
         trying(None)
         vendor = self._families(problem.family).vendor(prepared)
-        rows, seen = self._calm_rounds([launch for _, launch, _ in ready] + [vendor])
+        rows, seen = self._timed(
+            calm_rounds, self._watch, [launch for _, launch, _ in ready] + [vendor]
+        )
         marks = {"contended": seen.contended, "throttled": seen.throttled}
         for (config, launch, error_ratio), row in zip(ready, rows, strict=False):
             trying(config)
@@ -172,6 +170,35 @@ class Measure:
             measurement = summarize(row, error_ratio=error_ratio, final=True, **marks)
             trials.append(failure or Trial(config, Status.OK, measurement))
         return Finals(tuple(trials), summarize(rows[-1], error_ratio=None, final=True, **marks))
+
+    def _heat(
+        self,
+        configs: Sequence[Config],
+        prepared: Prepared,
+        failed: list[Trial],
+        trying: Callable[[Config | None], None],
+    ) -> list[Config]:
+        """Return the configs that go on, and add to `failed` what cannot be launched any more."""
+        if len(configs) <= HEAT_PLACES:
+            return list(configs)
+        ready: list[tuple[Config, Launch]] = []
+        for config in configs:
+            trying(config)
+            launch = self._own(config, prepared, _launched)
+            if isinstance(launch, Trial):
+                failed.append(launch)
+            else:
+                ready.append((config, launch))
+        trying(None)
+        places = self._timed(heat, [launch for _, launch in ready])
+        return [ready[place][0] for place in places]
+
+    def _timed(self, rounds: Callable[..., _T], *what: Any) -> _T:
+        """Return what the rounds of a heat or of finals say, and book the time they take."""
+        began = time.perf_counter()
+        found = rounds(self._clock(), *what, seed=self._seed)
+        self.time_s += time.perf_counter() - began
+        return found
 
     def _own(
         self,
@@ -222,27 +249,6 @@ class Measure:
         self.time_s += time.perf_counter() - began
         return times
 
-    def _calm_rounds(self, launches: Sequence[Launch]) -> tuple[list[list[float]], Disturbance]:
-        """Time launches together; if something disturbed that, once more."""
-        began = time.perf_counter()
-        timer = self._clock()
-        timer.warm_up(launches[-1], WARM_UP_MS)
-        one_round = sum(times[0] for times in timer.rounds(launches, 1))
-        one_round += FLUSH_US * len(launches)
-        count = rounds_for(one_round, FINAL_MS, FINAL_ROUNDS, most_ms=MOST_MS[1])
-        for _ in range(2):
-            self._watch.begin()
-            rows = timer.rounds(launches, -(-count // 2), seed=self._seed)
-            seen = self._watch.seen()
-            if count > 1:
-                rest = timer.rounds(launches, count // 2, seed=self._seed + 1)
-                rows = [row + more for row, more in zip(rows, rest, strict=True)]
-            seen |= self._watch.seen() | Disturbance(contended=any(map(is_wide, rows)))
-            if not seen:
-                break
-        self.time_s += time.perf_counter() - began
-        return rows, seen
-
     def _clock(self) -> Timer:
         if self._timer is None:
             self._timer = self._gpu.timer()
@@ -274,3 +280,9 @@ class Measure:
             )
         self._prepared[problem] = prepared
         return prepared
+
+
+def _launched(kernels: Family, config: Config, prepared: Prepared) -> Launch:
+    launch = kernels.launch(config, prepared)
+    launch()
+    return launch

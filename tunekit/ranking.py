@@ -45,9 +45,12 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for _, trial in sorted(scored, key=lambda pair: (pair[0], pair[1].config))]
 
 
-FINALISTS = (5, 10)
-NEAR_RATIO = 1.08
-"""Screening cannot tell configs apart that are closer: it ran on a cooler or hotter device."""
+FINALISTS = (5, 40)
+"""The least and the most that are measured again; of many a short heat leaves a few."""
+
+NEAR_RATIO = 1.2
+"""Screening cannot be trusted to tell configs apart that are closer: it timed them one after the
+other, on a card that was cooler or hotter."""
 
 TIE_RATIO = 1.01
 """However wide the intervals are, a tie never costs more than this."""

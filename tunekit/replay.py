@@ -21,7 +21,7 @@ from tunekit.recording import RecordedProblem, Recording
 from tunekit.runner import Finals
 from tunekit.space import Space
 from tunekit.spent import Spent
-from tunekit.trial import Measurement, Origin, Provenance, Trial
+from tunekit.trial import Measurement, Origin, Provenance, Status, Trial
 
 _SHOWN = 4
 
@@ -70,13 +70,24 @@ class ReplayRunner:
             if all(self._source(name, variant) != recorded for name in families)
         )
 
+    def recorded(self, problem: Problem) -> RecordedProblem:
+        """Return what was recorded for a problem.
+
+        Raises:
+            RecordingError: nothing was.
+        """
+        found = self._recording.problems.get(problem)
+        if found is None:
+            raise RecordingError(self._not_recorded(problem))
+        return found
+
     def space(self, problem: Problem) -> Space:
         """Return the configs recorded for a problem.
 
         Raises:
             RecordingError: the problem was not recorded.
         """
-        return Space(problem, self.device, tuple(self._find(problem).screening))
+        return Space(problem, self.device, tuple(self.recorded(problem).screening))
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:
         """Say where the recorded result was measured; its origin is `REPLAYED`."""
@@ -87,17 +98,23 @@ class ReplayRunner:
 
     def vendor(self, problem: Problem) -> Measurement | None:
         """Give the vendor's recorded time."""
-        return self._find(problem).vendor
+        return self.recorded(problem).vendor
 
     def screen(self, work: Sequence[tuple[Problem, Config]]) -> Iterator[tuple[Problem, Trial]]:
         """Give the recorded trials, in the order asked for."""
         for problem, config in work:
-            yield problem, self._trial(self._find(problem), config)
+            yield problem, self._trial(self.recorded(problem), config)
 
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
-        """Give the recorded finals; a config that was none answers with its screening."""
-        found = self._find(problem)
-        trials = (found.finals.get(c) or self._trial(found, c) for c in configs)
+        """Give the recorded finals, of those configs that were in them.
+
+        The others were slower when all were screened, and finals ran on a hotter card: the two are
+        not to be compared. Where no config was in the finals, all answer with their screening.
+        """
+        found = self.recorded(problem)
+        trials = [found.finals[c] for c in configs if c in found.finals]
+        if not any(trial.status is Status.OK for trial in trials):
+            trials = [found.finals.get(c) or self._trial(found, c) for c in configs]
         return Finals(tuple(map(_as_final, trials)), found.vendor)
 
     def spent(self) -> Spent:
@@ -106,12 +123,6 @@ class ReplayRunner:
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
-
-    def _find(self, problem: Problem) -> RecordedProblem:
-        found = self._recording.problems.get(problem)
-        if found is None:
-            raise RecordingError(self._not_recorded(problem))
-        return found
 
     def _not_recorded(self, problem: Problem) -> str:
         near = sorted(self._recording.problems, key=lambda p: (_distance(p, problem), p))

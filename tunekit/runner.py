@@ -71,7 +71,11 @@ class Runner(Protocol):
         """
 
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
-        """Measure the finalists against each other and the vendor, in interleaved rounds."""
+        """Measure the finalists against each other and the vendor, in interleaved rounds.
+
+        The configs come best first. Of many, those that are soon seen to be slower may be left out
+        of the answer.
+        """
 
     def spent(self) -> Spent:
         """Return where the time went since this runner was opened."""

@@ -161,6 +161,9 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 FLUSH_US = 60.0
 """What a launch costs beside its own time: the flush, two events, the gate."""
 
+MOST_MS = (500.0, 5000.0)
+"""What screening and finals may take however slow the launches are, but for the first of each."""
+
 WIDE_RATIO = 1.5
 WIDE_US = 3.0
 """Launches of a row whose middle ones lie this far apart were not alone on the GPU."""

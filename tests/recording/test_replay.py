@@ -36,17 +36,25 @@ def test_screening_gives_the_recorded_trials(runner, recording, problems, config
     assert found[0].status is Status.COMPILE_ERROR
 
 
-def test_finals_give_recorded_finals_or_else_the_screening(runner, recording, problems, configs):
-    recording.problems[problems[0]].finals.pop(configs[1])
+def test_finals_answer_for_those_that_were_recorded_in_them(runner, problems, configs):
     finals = runner.finals(problems[0], configs)
-    assert [trial.config for trial in finals.trials] == configs
+    assert [trial.config for trial in finals.trials] == configs[:2]
     assert finals.trials[0].measurement.median_us == 12.0
-    assert finals.trials[1].measurement.median_us == 9.5
-    assert all(t.measurement.final for t in finals.trials[:2])
-    assert finals.trials[2].status is Status.COMPILE_ERROR
+    assert finals.trials[0].measurement.final
+    assert finals.trials[1].status is Status.NOT_REPEATABLE
     assert finals.vendor == runner.vendor(problems[0])
     assert finals.vendor.median_us == 11.0
 
+
+def test_where_none_was_in_the_finals_all_answer_with_their_screening(
+    runner, recording, problems, configs
+):
+    recording.problems[problems[0]].finals.clear()
+    finals = runner.finals(problems[0], configs)
+    assert [trial.config for trial in finals.trials] == configs
+    assert [t.measurement.median_us for t in finals.trials[:2]] == [12.346, 9.5]
+    assert all(t.measurement.final for t in finals.trials[:2])
+    assert finals.trials[2].status is Status.COMPILE_ERROR
 
 def test_a_recorded_final_failure_is_given(runner, problems, configs):
     (trial,) = runner.finals(problems[0], [configs[1]]).trials

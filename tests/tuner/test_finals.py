@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tunekit.ranking import cost
 from tunekit.search import Budget
 from tunekit.trial import Choice
 from tunekit.tuner import run
@@ -30,10 +31,10 @@ def test_only_final_times_compete(make_runner, store, tasks):
     assert report.bests[0].measurement.median_us == 40.0
 
 
-def test_up_to_ten_take_part_if_they_are_near(make_runner, store, tasks):
+def test_all_that_are_near_take_part(make_runner, store, tasks):
     runner = make_runner(time_us=lambda problem, config: 10.0 + config.num_warps / 100)
     run(tasks[:1], runner=runner, store=store, **SWEEP)
-    assert [len(configs) for configs in runner.finalists] == [10]
+    assert [len(configs) for configs in runner.finalists] == [36]
 
 
 def test_when_all_finalists_fail_the_next_ones_take_part(make_runner, store, tasks):
@@ -83,5 +84,5 @@ def test_triton_is_chosen_where_it_is_faster_or_alone(make_runner, store, tasks)
 def test_a_tie_goes_to_the_cheaper_config(make_runner, store, tasks):
     runner = make_runner(time_us=lambda problem, config: 10 - config.num_warps / 1000)
     (best,) = run(tasks[:1], runner=runner, store=store, **SWEEP).bests
-    cheapest = min(runner.finalists[0], key=lambda c: c.num_stages * (c.block_m + c.block_n))
+    cheapest = min(runner.finalists[0], key=cost)
     assert best.config == cheapest

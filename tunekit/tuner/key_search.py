@@ -147,12 +147,14 @@ class KeySearch:
         order = ranked(self.tried.values())
         for _ in range(ATTEMPTS):
             count = contenders(order)
-            entrants, order = [trial.config for trial in order[:count]], order[count:]
+            entrants = [trial.config for trial in order[:count]]
             if not entrants:
                 break
             done = self.decide(entrants)
             if done is not None:
                 return done
+            failed = {trial.config for trial in self.finals}
+            order = [trial for trial in order if trial.config not in failed]
         last = self.tried | {trial.config: trial for trial in self.finals}
         failures = [trial for trial in last.values() if score(trial) is None]
         return KeyFailed(self.key, most_common_error(failures), len(failures))
