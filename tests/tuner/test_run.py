@@ -24,14 +24,12 @@ def test_a_run_stores_a_best_and_every_trial(make_runner, store, tasks):
     assert not report.skipped
     for best, task in zip(report.bests, tasks, strict=True):
         assert store.best(best.key) == [best]
-        assert best.trials == 12
+        assert best.trials == len(store.trials(best.key)) >= 6
         assert best.space_size == 36
         assert best.count == task.count
         assert best.measurement.final
         assert best.vendor.final
-        assert len(store.trials(best.key)) == 12
-    tried = {config for problem, config in runner.screened if problem == tasks[0].problem}
-    assert len(tried) == 12
+    assert len(set(runner.screened)) == 24
 
 
 def test_an_exhaustive_run_finds_the_best(make_runner, store, tasks):
@@ -64,10 +62,11 @@ def test_events_come_in_order(make_runner, store, tasks, events):
     assert len(trials) + len(ends) + 1 == len(events)
     # a key ends with its own last trial, while others are still measured
     assert ends == [max(i for i, k in enumerate(keys) if k == keys[end]) for end in ends]
-    assert ends[0] < len(keys) - 2
+    assert ends[0] < len(keys) - 1
     first = [event for event in trials if event.key.problem == tasks[0].problem]
-    assert [event.done for event in first] == list(range(1, 10))
-    assert {event.total for event in first} == {9}
+    assert [event.done for event in first] == list(range(1, len(first) + 1))
+    assert first[0].total == 9
+    assert first[-1].total == len(first)
     assert {event.vendor_us for event in first} == {11.0}
     lows = [event.best_us for event in first]
     assert lows == sorted(lows, reverse=True)
@@ -78,13 +77,13 @@ def test_keys_take_turns_and_are_announced_a_round_ahead(make_runner, store, tas
     runner = make_runner()
     ahead = []
     runner.on_screen = lambda: ahead.append(sum(map(len, runner.announced)))
-    run(tasks, runner=runner, store=store, budget=Budget(trials=16))
-    assert [len(work) for work in runner.announced if work] == [8, 8, 8, 8]
+    run(tasks, runner=runner, store=store, budget=Budget(trials=32))
+    assert [len(work) for work in runner.announced][:4] == [8, 8, 8, 8]
     assert [pair for work in runner.announced for pair in work] == runner.screened
     order = [task.problem for task in tasks] * 2
-    assert [work[0][0] for work in runner.announced if work] == order
+    assert [work[0][0] for work in runner.announced][:4] == order
     assert ahead[:8] == [16] * 8
-    assert ahead[16:] == [32] * 16
+    assert ahead[16:24] == [32] * 8
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -192,15 +191,24 @@ def test_patience_ends_a_key(make_runner, store, tasks):
     assert report.trials_run == 16  # the first is the only gain; patience ends whole rounds
 
 
-def test_seconds_end_a_run_but_every_key_has_its_first_round(make_runner, store, tasks):
+def test_seconds_end_a_run_but_every_key_has_a_result(make_runner, store, tasks):
     now = [0.0]
     runner = make_runner()
     runner.on_screen = lambda: now.__setitem__(0, now[0] + 1.0)
-    budget = Budget(trials=30, seconds=10.0)
+    budget = Budget(trials=30, seconds=5.0)
     report = run(tasks, runner=runner, store=store, budget=budget, clock=lambda: now[0])
-    assert report.trials_run == 16
-    assert len(report.bests) == 2
-    assert report.seconds == 16.0
+    assert [best.trials for best in report.bests] == [5, 1]
+    assert report.seconds == 6.0
+
+
+def test_out_of_time_a_key_is_tried_until_a_config_works(make_runner, store, tasks):
+    now = [0.0]
+    runner = make_runner(broken=lambda c: "boom" if len(runner.screened) % 8 < 6 else None)
+    runner.on_screen = lambda: now.__setitem__(0, now[0] + 300.0)
+    budget = Budget(seconds=1.0)
+    report = run(tasks[:1], runner=runner, store=store, budget=budget, clock=lambda: now[0])
+    assert report.counts == {Status.LAUNCH_ERROR: 5, Status.OK: 1}
+    assert report.bests[0].trials == 6
 
 
 def test_seconds_cut_a_later_round_short(make_runner, store, tasks):

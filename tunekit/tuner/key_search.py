@@ -23,6 +23,7 @@ from tunekit.runner import Runner
 from tunekit.search import Budget, Searcher
 from tunekit.space import Space
 from tunekit.trial import Best, Measurement, Origin, Provenance, Trial, choose
+from tunekit.tuner.allocation import Standing, expected_gain, floor_of
 from tunekit.tuner.events import KeyDone, KeyFailed, Task
 
 ATTEMPTS = 2
@@ -37,6 +38,8 @@ class Plan:
     budget: Budget
     seed: int
     retune: bool
+    moves: bool = False
+    """Whether up to half of each key's trials may go to other keys."""
 
 
 class KeySearch:
@@ -69,11 +72,42 @@ class KeySearch:
             self._note(trial)
             self._learn(trial)
         self._nothing_left = False
+        self.closed = False
+        """Whether it is to have no more trials than it has or is about to have."""
+
+    @property
+    def target(self) -> int:
+        """How many trials the key brings to the run."""
+        return self._plan.budget.target(len(self.space))
 
     @property
     def total(self) -> int:
-        """How many trials the key is to have."""
-        return self._plan.budget.target(len(self.space))
+        """How many trials the key is to have, as far as that is known."""
+        planned = len(self.tried) + len(self.untried)
+        return planned if self.closed else max(self.target, planned)
+
+    def standing(self) -> Standing:
+        """Return what the run deals out trials by."""
+        count = self.task.count * self._time_us()
+        gain = expected_gain([score(trial) for trial in self.tried.values()])
+        works = math.isfinite(self._best_score)
+        return Standing(
+            tried=len(self.tried),
+            trials=len(self.tried) + len(self.untried),
+            target=self.target,
+            floor=self._floor,
+            space=len(self.space),
+            worth=gain * count if works else None,
+        )
+
+    @property
+    def _floor(self) -> int:
+        return floor_of(self.target) if self._plan.moves else self.target
+
+    def _time_us(self) -> float:
+        """Return what one run of the problem takes the program now."""
+        times = [self.best_us, None if self.vendor is None else self.vendor.median_us]
+        return min((time for time in times if time is not None), default=0.0)
 
     @property
     def best_us(self) -> float | None:
@@ -83,11 +117,16 @@ class KeySearch:
     @property
     def finished(self) -> bool:
         """Whether the key has had the trials it is to have."""
-        enough = len(self.tried) >= self.total or self._nothing_left
-        return enough or self._plan.budget.spent(len(self.tried), self._without_gain)
+        if self.untried:
+            return False
+        return self.closed or self._nothing_left or self._impatient
 
-    def done_before(self) -> Best | None:
-        """Return the stored row that makes more trials needless, if there is one."""
+    @property
+    def _impatient(self) -> bool:
+        return self._plan.budget.spent(0, self._without_gain)
+
+    def row(self) -> Best | None:
+        """Return the stored row that a run like this one made, if there is one."""
         if self._plan.retune:
             return None
         for best in self._store.best(self.key):
@@ -95,9 +134,16 @@ class KeySearch:
             if best.provenance.fingerprint != now or self._outlawed(best.config):
                 continue
             own = best.provenance.origin in (Origin.MEASURED, self._runner.origin)
-            if self.finished or (own and best.trials >= self.total):
+            if own or len(self.tried) >= self.target or self._impatient:
                 return best
         return None
+
+    def row_standing(self, row: Best) -> Standing:
+        """Return the standing of a key with a row, which may know of more trials than the store."""
+        trials = max(len(self.tried), row.trials)
+        if self._impatient:
+            trials = max(trials, self.target)
+        return Standing(trials, trials, self.target, self._floor, len(self.space))
 
     @property
     def untried(self) -> list[Config]:
@@ -120,7 +166,7 @@ class KeySearch:
                 trials=self._plan.budget.trials,
                 prior=list(self.tried.values()),
             )
-        self._batch = self._searcher.ask(min(count, self.total - len(self.tried)))
+        self._batch = self._searcher.ask(count)
         self._nothing_left = not self._batch
         return self._batch
 

@@ -15,6 +15,7 @@ from tunekit.recording import Recording
 from tunekit.runner import Runner
 from tunekit.search import SAMPLERS, Budget
 from tunekit.trial import Trial
+from tunekit.tuner.dealing import Dealer
 from tunekit.tuner.events import (
     KeyFailed,
     KeyLeft,
@@ -27,9 +28,6 @@ from tunekit.tuner.events import (
 )
 from tunekit.tuner.key_search import KeySearch, Plan
 from tunekit.tuner.sharing import Sharing
-
-BATCH = 8
-"""Configs a key proposes in a round."""
 
 
 def run(
@@ -48,8 +46,10 @@ def run(
 ) -> TuneReport:
     """Tune problems; those given more than once are tuned once, their counts added.
 
-    Nothing is written before every problem was found to be one the runner can try. `seconds` of
-    the budget ends the search of all keys together, each having had its first round.
+    Nothing is written before every problem was found to be one the runner can try. Up to half of
+    the budget's trials move between keys (`tunekit.tuner.allocation`); a sweep's do not. `seconds`
+    of it end the search of all keys together, which had rounds of equal size until then, and each
+    of them has a result.
     `record` names a recording to make or extend; it is written whenever a key is finished.
     Keys that another run with this store is tuning come last: their results are waited for, as long
     as there is time, and a key whose run ends without one is taken over.
@@ -63,7 +63,9 @@ def run(
     merged = _merged(tasks)
     if not merged:
         raise TuneError("there is nothing to tune: no problem was given")
-    plan = Plan(sampler, budget or Budget.for_sampler(sampler, None, None), seed, retune)
+    budget = budget or Budget.for_sampler(sampler, None, None)
+    moves = len(merged) > 1 and sampler != "exhaustive" and budget.trials is not None
+    plan = Plan(sampler, budget, seed, retune, moves)
     session = _Session(runner, store, plan, clock, on_event, sleep)
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:
@@ -93,6 +95,7 @@ class _Session:
         self._report = TuneReport()
         self._search_s = 0.0
         self._finished: set[KeySearch] = set()
+        self._dealer = Dealer()
         self._searching = ThreadPoolExecutor(1, "tunekit-search")
         self._proposals: dict[KeySearch, Future[None]] = {}
         self._sharing = Sharing(store, self._tell, sleep)
@@ -125,14 +128,12 @@ class _Session:
         return self._report
 
     def _tune(self, keys: list[KeySearch]) -> None:
-        before = {key.key: key.done_before() for key in keys}
-        left = [key for key in keys if before[key.key] is None]
+        done = self._dealer.done_before(keys)
+        left = [key for key in keys if key not in done]
         resumed = sum(key.resumed for key in left)
         self._tell(RunStarted(len(keys), self._runner.device, self._runner.origin, resumed))
-        for key in keys:
-            best = before[key.key]
-            if best is not None:
-                self._skip(key, KeySkipped(best))
+        for key, best in done.items():
+            self._skip(key, KeySkipped(best))
         with self._sharing:
             self._tune_shared(left)
 
@@ -152,6 +153,7 @@ class _Session:
 
     def _tune_own(self, left: list[KeySearch], others: list[KeySearch]) -> None:
         """Take this run's keys to their ends. Those it loses join the `others`."""
+        self._dealer.begin(left)
         first = True
         while left:
             lost = self._sharing.lost(left)
@@ -159,6 +161,7 @@ class _Session:
             for key in lost:
                 if key in self._proposals:
                     self._proposals.pop(key).result()
+                self._dealer.lose(key)
             left = [key for key in left if key not in lost]
             over = [key for key in left if key.finished or (self._late and not first)]
             for key in over:
@@ -172,7 +175,7 @@ class _Session:
         """Return the keys that other runs have not tuned meanwhile; their results are taken."""
         undone = []
         for key in keys:
-            best = key.done_before()
+            best = self._dealer.done_meanwhile(key)
             if best is None:
                 undone.append(key)
             else:
@@ -190,7 +193,7 @@ class _Session:
         return self._plan.budget.late(self._clock() - self._started)
 
     def _round(self, keys: list[KeySearch], *, first: bool) -> None:
-        """Try a batch of each key. The first round is not cut short: every key gets a result."""
+        """Try a batch of each key. If time is over in the first, each is tried until it works."""
         for key in keys:
             if not key.untried and key not in self._proposals:
                 self._propose(key)
@@ -198,7 +201,17 @@ class _Session:
             if key in self._proposals:
                 self._proposals.pop(key).result()
             key.meet_vendor()  # while the others still search
+        self._dealer.grant(keys)
         if self._late and not first:
+            return
+        self._screen(keys)
+        if self._late and first:
+            for key in keys:
+                self._screen([key], until_it_works=True)
+
+    def _screen(self, keys: list[KeySearch], *, until_it_works: bool = False) -> None:
+        """Try what keys have proposed until time is over, or the first of them has a result."""
+        if until_it_works and keys[0].best_us is not None:
             return
         by_problem = {key.task.problem: key for key in keys}
         work = [(key.task.problem, config) for key in keys for config in key.untried]
@@ -211,7 +224,7 @@ class _Session:
                 self._finish(key)  # while the others' configs are compiled
             else:
                 self._propose(key)  # for the next round: it is compiled meanwhile
-            if self._late and not first:
+            if keys[0].best_us is not None if until_it_works else self._late:
                 return
 
     def _propose(self, key: KeySearch) -> None:
@@ -220,10 +233,13 @@ class _Session:
         The thread that takes what was measured must not wait for the search: what it has not
         stored yet would be lost with the process.
         """
+        count = self._dealer.take(key)
+        if not count:
+            return
 
         def propose() -> None:
             began = time.perf_counter()
-            batch = key.propose(BATCH)
+            batch = key.propose(count)
             self._search_s += time.perf_counter() - began
             self._runner.announce([(key.task.problem, config) for config in batch])
 

@@ -1,0 +1,136 @@
+"""How trials are dealt out among keys."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunekit.tuner.allocation import (
+    BATCH,
+    MOST_BATCHES,
+    Standing,
+    deal,
+    expected_gain,
+    floor_of,
+    grants,
+    is_settled,
+    left_to_run,
+    weights,
+)
+
+
+def standing(trials, target=80, space=1000, worth=1.0, tried=1):
+    return Standing(tried, trials, target, floor_of(target), space, worth)
+
+
+def left(*standings):
+    return left_to_run(standings)
+
+
+def test_a_floor_is_half_of_the_trials_a_key_brings():
+    assert [floor_of(n) for n in (1, 2, 7, 80)] == [1, 1, 4, 40]
+
+
+def test_below_their_floors_all_have_a_batch_and_those_above_wait():
+    dealt = grants([standing(0), standing(36), standing(40), standing(0, target=6)], 240)
+    assert dealt == [BATCH, 4, 0, 3]
+
+
+def test_above_the_floors_trials_go_by_worth_and_a_key_without_a_share_ends():
+    dealt = grants([standing(40, worth=1000.0), standing(40, worth=1.0), standing(40)], 120)
+    assert dealt == [30, None, None]
+    dealt = grants([standing(40), standing(40, worth=3.0)], 8)
+    assert dealt == [2, 6]
+
+
+def test_a_large_share_is_proposed_in_parts_that_keep_the_compilers_busy():
+    (count,) = grants([standing(40)], 10_000)
+    assert count == MOST_BATCHES * BATCH
+    assert grants([standing(40)], 100) == [25]
+    assert grants([standing(40)], 20) == [BATCH]
+    assert grants([standing(40)], 15) == [15]
+
+
+def test_a_run_that_has_had_its_trials_ends_every_key():
+    assert grants([standing(40), standing(200)], 0) == [None, None]
+    assert grants([], 10) == []
+
+
+def test_nothing_moves_before_every_key_has_results():
+    assert grants([standing(4, 8), standing(4, 8, tried=0)], 8) == [0, 0]
+    assert grants([standing(4, 8), standing(4, 8)], 8) == [4, 4]
+
+
+def test_a_key_where_nothing_works_counts_as_an_average_one():
+    assert weights([1.0, None, 3.0]) == [1.0, 2.0, 3.0]
+    assert weights([None, None]) == [1.0, 1.0]
+    assert weights([0.0, None]) == [1.0, 1.0]
+
+
+@given(
+    st.integers(0, 2000),
+    st.lists(st.tuples(st.floats(1e-9, 1e9), st.integers(0, 300)), max_size=12),
+)
+def test_what_is_dealt_is_all_there_is_room_for(count, keys):
+    room = [space for _, space in keys]
+    shares = deal(count, [weight for weight, _ in keys], room)
+    assert sum(shares) == min(count, sum(room))
+    assert all(0 <= share <= space for share, space in zip(shares, room, strict=True))
+
+
+def test_equal_keys_share_alike():
+    assert deal(10, [1.0] * 4, [100] * 4) == [3, 3, 2, 2]
+
+
+def test_a_run_is_to_have_what_its_keys_bring():
+    assert left(standing(0), standing(0)) == 160
+    assert left(standing(8), standing(16)) == 136
+
+
+def test_an_interrupted_run_still_has_as_many_to_do_as_are_missing():
+    # three keys of 80, of which one has taken 80 from the others
+    assert left(standing(40), standing(120), standing(40)) == 40
+    assert left(standing(40), standing(160), standing(40)) == 0
+
+
+def test_keys_that_gave_trials_away_are_settled_and_those_that_were_left_are_not():
+    taken, gave = standing(160), standing(40)
+    assert is_settled([gave, gave], [taken, gave, gave])
+    assert not is_settled([gave], [gave])
+    assert not is_settled([gave, gave], [gave, gave, standing(100)])
+
+
+def test_trials_of_a_larger_run_are_not_taken_from_keys_that_have_none_yet():
+    assert left(standing(400), standing(0), standing(0)) == 160
+
+
+def test_nothing_is_expected_of_no_times_and_something_of_few():
+    assert expected_gain([]) == expected_gain([None, None]) == 0.0
+    assert 0 < expected_gain([1.0]) < math.log(2.0)
+
+
+def test_a_key_whose_best_are_alike_has_less_to_gain_than_one_whose_best_stand_apart():
+    flat = [2.0 + i / 1000 for i in range(40)]
+    steep = [2.0 + i / 10 for i in range(40)]
+    assert expected_gain(flat) < expected_gain(steep) / 50
+
+
+def test_the_more_were_tried_the_less_is_expected_and_failures_were_tried_too():
+    scores = [2.0 + i / 10 for i in range(20)]
+    assert expected_gain([*scores, *[None] * 20]) < expected_gain(scores)
+
+
+@pytest.mark.parametrize("count", [20, 80, 300])
+def test_what_is_expected_is_what_comes_on_average(count):
+    chance = random.Random(count)
+    expected, came = 0.0, 0.0
+    for _ in range(3000):
+        scores = [-chance.expovariate(10.0) for _ in range(count)]
+        low = min(scores)
+        expected += expected_gain(scores)
+        came += max(0.0, low + chance.expovariate(10.0))
+    assert 0.6 < expected / came < 1.6
