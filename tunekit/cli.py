@@ -110,7 +110,9 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     help="Where to measure. `auto` is the GPU, or without one a replay of the shipped recording.",
 )
 @click.option("--sampler", type=click.Choice(SAMPLERS), default="tpe", show_default=True)
-@click.option("--trials", type=click.IntRange(min=1), help="Configs to try a key [default: 80].")
+@click.option(
+    "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
+)
 @click.option("--seconds", type=float, callback=_positive, help="Stop the run after this long.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--retune", is_flag=True, help="Tune again what is tuned, and let it replace.")

@@ -21,10 +21,11 @@ FINAL_ROUNDS = (31, 201)
 WARM_UP_MS = 30.0
 
 HEAT_PLACES = 8
-HEAT_ROUNDS = (7, 11)
-HEAT_MS = 60.0
-HEAT_MOST_MS = 150.0
-"""A heat takes fewer launches into it rather than longer."""
+HEATS = ((5, 24), (8, HEAT_PLACES))
+"""Rounds of each heat, and how many go on from it: many take part in few rounds, few in more."""
+
+HEAT_MS = 100.0
+"""A heat lets fewer launches take part rather than last longer."""
 
 
 def heat(timer: Timer, launches: Sequence[Launch], *, seed: int = 0) -> list[int]:
@@ -34,18 +35,21 @@ def heat(timer: Timer, launches: Sequence[Launch], *, seed: int = 0) -> list[int
     interleaved rounds, so that what the card does at the moment falls on all alike: screening,
     which times one after the other, cannot tell near ones apart.
     """
-    if len(launches) <= HEAT_PLACES:
-        return list(range(len(launches)))
+    going = list(range(len(launches)))
+    if len(going) <= HEAT_PLACES:
+        return going
     one_us = timer.rounds(launches[:1], 1)[0][0] + FLUSH_US
-    fitting = int(HEAT_MOST_MS * 1000 / (HEAT_ROUNDS[0] * one_us))
-    entrants = launches[: max(HEAT_PLACES, fitting)]
-    if len(entrants) == HEAT_PLACES:
-        return list(range(HEAT_PLACES))
-    count = rounds_for(one_us * len(entrants), HEAT_MS, HEAT_ROUNDS, most_ms=HEAT_MOST_MS)
-    rows = timer.rounds(entrants, count, seed=seed)
-    medians = [quantile(sorted(row), 0.5) for row in rows]
-    order = sorted(range(len(entrants)), key=lambda which: (medians[which], which))
-    return sorted(order[:HEAT_PLACES])
+    times: list[list[float]] = [[] for _ in launches]
+    for number, (rounds, places) in enumerate(HEATS):
+        going = going[: max(HEAT_PLACES, int(HEAT_MS * 1000 / (rounds * one_us)))]
+        if len(going) <= places:
+            continue
+        rows = timer.rounds([launches[which] for which in going], rounds, seed=seed + number)
+        for which, row in zip(going, rows, strict=True):
+            times[which] += row
+        medians = {which: quantile(sorted(times[which]), 0.5) for which in going}
+        going = sorted(going, key=lambda which: (medians[which], which))[:places]
+    return sorted(going)
 
 
 def calm_rounds(

@@ -246,6 +246,9 @@ class Narrator:
 
     def _close(self, key: TuningKey, outcome: str) -> None:
         self._closed.add(key)
+        if key in self._progress:  # what it had left went to other keys
+            done, _ = self._progress[key]
+            self._progress[key] = (done, done)
         self._display.line(f"[{len(self._closed)}/{self._keys}] {key.problem}: {outcome}")
 
     def _outcome(self, best: Best) -> str:

@@ -45,10 +45,10 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for _, trial in sorted(scored, key=lambda pair: (pair[0], pair[1].config))]
 
 
-FINALISTS = (5, 40)
+FINALISTS = (5, 64)
 """The least and the most that are measured again; of many a short heat leaves a few."""
 
-NEAR_RATIO = 1.2
+NEAR_RATIO = 1.25
 """Screening cannot be trusted to tell configs apart that are closer: it timed them one after the
 other, on a card that was cooler or hotter."""
 

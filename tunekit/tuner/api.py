@@ -43,8 +43,8 @@ def tune(
 
     `shapes` is a shapes file, or problems, each a `Task`, a `Problem`, (m, n, k) for bfloat16 in
     layout `nt`, or "M,N,K[,DTYPE[,LAYOUT]]". `cache` is a path or an SQLAlchemy URL; the default is
-    where `tunekit.matmul` looks. `trials` is for each key, `seconds` for the run. With `stale`,
-    which needs no shapes, nothing is searched: see `tunekit tune --help`, as for the rest.
+    where `tunekit.matmul` looks. `trials` is for each key on average, `seconds` for the run. With
+    `stale`, which needs no shapes, nothing is searched: see `tunekit tune --help`, as for the rest.
 
     Raises:
         TunekitError: one line that says what is wrong: shapes, device, cache or recording.
