@@ -4,8 +4,9 @@
     python scripts/choice_benchmark.py --seeds 10 --landscape lone --noise drift
 
 Each landscape has 200 configs whose true times are known: made-up ones, from easy to hard, and
-those of a recording. A run sweeps all of them, with noise, for every seed; what it chooses is
-compared with the true best. No GPU is needed. One JSON document on stdout, a table on stderr.
+those of a recording. For every seed all of them are screened with noise, the finals are held, and
+what is chosen is compared with the true best. No GPU is needed. One JSON document on stdout, a table
+on stderr.
 """
 
 from __future__ import annotations
@@ -16,21 +17,17 @@ import math
 import random
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.key import Problem
+from tunekit.ranking import contenders, pick, ranked
 from tunekit.recording import Recording
 from tunekit.replay import shipped_recordings
-from tunekit.search import Budget
 from tunekit.simulation import Noise, SimulatedRunner
 from tunekit.trial import Fingerprint, Measurement, Provenance, Status, Trial
-from tunekit.tuner import Task, run
 
 CONFIGS = 200
 TRIAL_S = 0.1
@@ -107,31 +104,22 @@ def excerpts(recording: Recording) -> dict[str, Recording]:
 
 
 def choice(recording: Recording, noise: Noise, seed: int) -> dict[str, float]:
-    """Sweep a recording of one problem and say how far the choice is from the best."""
+    """Screen all configs of a recording of one problem, choose as a run does, and judge that."""
     runner = SimulatedRunner(recording, noise=noise, seed=seed, trial_s=TRIAL_S)
     (problem,) = recording.problems
-    seen: list[tuple[int, float]] = []
-    finals = runner.finals
-
-    def watched(problem: Problem, configs: Sequence[Config]) -> Any:
-        before = runner.clock()
-        found = finals(problem, configs)
-        seen.append((len(configs), runner.clock() - before))
-        return found
-
-    runner.finals = watched  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "cache.db") as store:
-        (best,) = run(
-            [Task(problem)], runner=runner, store=store, sampler="exhaustive", budget=Budget(),
-            seed=seed, clock=runner.clock,
-        ).bests  # fmt: skip
     space = runner.space(problem).configs
-    true = sorted(runner.true_us(problem, config) for config in space)
+    work = [(problem, config) for config in random.Random(seed).sample(space, len(space))]
+    order = ranked(trial for _, trial in runner.screen(work))
+    entrants = [trial.config for trial in order[: contenders(order)]]
+    before_s = runner.clock() + TRIAL_S
+    finals = runner.finals(problem, entrants)
+    chosen = pick(finals.trials, finals.vendor)
+    assert chosen is not None
+    best_us = min(runner.true_us(problem, config) for config in space)
     return {
-        "ratio": runner.true_us(problem, best.config) / true[0],
-        "finalists": sum(count for count, _ in seen),
-        "finals_s": sum(seconds for _, seconds in seen) - TRIAL_S * len(seen),
-        "run_s": runner.clock(),
+        "ratio": runner.true_us(problem, chosen.config) / best_us,
+        "finalists": len(entrants),
+        "finals_s": runner.clock() - before_s,
     }
 
 
@@ -145,7 +133,6 @@ def summary(outcomes: Sequence[dict[str, float]]) -> dict[str, float]:
         "worst_loss_percent": round(100 * (max(ratios) - 1), 2),
         "finalists": round(statistics.mean(o["finalists"] for o in outcomes), 1),
         "finals_ms": round(1000 * statistics.mean(o["finals_s"] for o in outcomes)),
-        "run_s": round(statistics.mean(o["run_s"] for o in outcomes), 2),
     }
 
 

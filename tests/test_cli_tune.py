@@ -20,6 +20,7 @@ from tunekit.key import TuningKey
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner
 from tunekit.shapes import parse_shape
+from tunekit.simulation import Noise, SimulatedRunner
 from tunekit.trial import Measurement, Provenance, Status, Trial
 
 DEVICE = replace(KNOWN_DEVICES["sm_90"], name="Synthetic GPU")
@@ -357,7 +358,7 @@ def test_an_interrupted_run_keeps_its_trials_and_the_next_does_the_rest(
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert sum(document["trial_counts"].values()) == 60 - stored
-    assert [row["trials"] for row in document["keys"]] == [20, 20, 20]
+    assert sum(row["trials"] for row in document["keys"]) == 60
     assert f"{stored} trials kept from before" in captured.err
 
 
@@ -405,3 +406,36 @@ def test_disturbed_finals_are_one_warning(device, shapes, capsys, monkeypatch, m
     spent = json.loads(captured.out)["spent"]
     assert spent["search_s"] > 0
     assert spent["gpu_busy_share"] == 0
+
+
+def test_the_number_that_is_printed_is_the_number_stored_and_exported(
+    device, shapes, tmp_path, capsys, monkeypatch
+):
+    """Screening and finals give different times: all that is shown must be of the finals."""
+    path = device.removeprefix("replay:")
+    runner = SimulatedRunner(Recording.load(path), noise=Noise(launch=0.05, drift=0.05), seed=1)
+    monkeypatch.setattr("tunekit.cli_tune.open_runner", lambda device, seed: runner)
+    argv = ["tune", "--shapes", shapes, "--device", device, "--trials", "16", "--quiet"]
+    assert main([*argv, "--json"]) == 0
+    printed = {(r["m"], r["n"], r["k"]): r for r in json.loads(capsys.readouterr().out)["keys"]}
+    exported = tmp_path / "rows.json"
+    assert main(["show"]) == 0
+    table = capsys.readouterr().out
+    assert main(["export-cache", "-o", str(exported)]) == 0
+    rows = json.loads(exported.read_text())
+    with Store.open(None) as store:
+        bests = store.bests()
+        assert len(bests) == len(printed) == 3
+        for best in bests:
+            p = best.key.problem
+            found = printed[p.m, p.n, p.k]
+            assert found["triton_us"] == best.measurement.median_us
+            assert found["triton_low_us"] == best.measurement.low_us
+            assert found["vendor_us"] == best.vendor.median_us
+            assert best.measurement.final
+            assert f"{best.measurement.median_us:.2f} +-" in table
+            final = [t.measurement for t, _ in store.trials(best.key) if t.config == best.config]
+            assert best.measurement in final
+    assert sorted(row["measurement"]["median_us"] for row in rows["bests"]) == sorted(
+        best.measurement.median_us for best in bests
+    )

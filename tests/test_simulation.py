@@ -121,9 +121,7 @@ def test_launches_vary_by_the_share_that_was_asked_for():
 def test_more_repetitions_narrow_the_median():
     def spread(count):
         gpu = SimulatedGpu(H200, Noise(launch=0.05), seed=count)
-        medians = [
-            statistics.median(gpu.launch_us(10.0) for _ in range(count)) for _ in range(300)
-        ]
+        medians = [statistics.median(gpu.launch_us(10.0) for _ in range(count)) for _ in range(300)]
         return statistics.stdev(medians) / 10.0
 
     assert spread(81) < 0.5 * spread(9)
@@ -167,3 +165,26 @@ def test_a_budget_of_seconds_is_one_of_simulated_seconds(tmp_path):
         )  # fmt: skip
     assert report.trials_run >= 4
     assert math.isclose(report.seconds, runner.clock())
+
+
+def test_a_kernel_of_300_ms_does_not_outlast_a_budget_of_5_s(tmp_path):
+    times = [300_000.0 + 1000 * i for i in range(len(CONFIGS))]
+    runner = SimulatedRunner(recording(times, vendor_us=250_000.0))
+    ended = []
+
+    def note(event):
+        ended.append(runner.clock())
+
+    with Store.open(tmp_path / "cache.db") as store:
+        budget = Budget(trials=8, seconds=1.0)
+        report = run(
+            [Task(PROBLEM)], runner=runner, store=store, budget=budget, clock=runner.clock,
+            on_event=note,
+        )  # fmt: skip
+        (best,) = report.bests
+        one_trial = 2 * 0.31
+        assert ended[-2] <= 1.0 + one_trial  # the last trial; after it come the finals
+        assert ended[-1] - ended[-2] <= 10 * 0.31 * 3
+        assert 1 <= best.trials < 8  # and so it can be seen that it is not done
+        again = run([Task(PROBLEM)], runner=runner, store=store, budget=Budget(trials=8))
+    assert again.trials_run == 8 - best.trials

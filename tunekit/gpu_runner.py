@@ -22,6 +22,7 @@ from tunekit.gpu_lock import GpuLock
 from tunekit.kernels import family
 from tunekit.key import Problem
 from tunekit.measuring import Died, Limits, MeasuringProcess
+from tunekit.ranking import FINALISTS
 from tunekit.runner import Finals
 from tunekit.schedule import Schedule, Work, culprit_of
 from tunekit.space import Space
@@ -151,6 +152,7 @@ class GpuRunner:
                 status = outcome.status if isinstance(outcome, Died) else Status.LAUNCH_ERROR
                 text = "the measuring process died while this ran in turn with other configs"
                 return Finals((*failed, *(Trial(c, status, error=text) for c in left)), None)
+            left = left[: FINALISTS[0]]  # without a heat each is tried by itself first
         return Finals(tuple(failed), None)
 
     def spent(self) -> Spent:

@@ -56,6 +56,7 @@ def test_where_none_was_in_the_finals_all_answer_with_their_screening(
     assert all(t.measurement.final for t in finals.trials[:2])
     assert finals.trials[2].status is Status.COMPILE_ERROR
 
+
 def test_a_recorded_final_failure_is_given(runner, problems, configs):
     (trial,) = runner.finals(problems[0], [configs[1]]).trials
     assert trial.status is Status.NOT_REPEATABLE
