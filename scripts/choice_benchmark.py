@@ -5,8 +5,8 @@
 
 Each landscape has 200 configs whose true times are known: made-up ones, from easy to hard, and
 those of a recording. For every seed all of them are screened with noise, the finals are held, and
-what is chosen is compared with the true best. No GPU is needed. One JSON document on stdout, a table
-on stderr.
+what is chosen is compared with the true best. No GPU is needed. One JSON document on stdout, a
+table on stderr.
 """
 
 from __future__ import annotations
