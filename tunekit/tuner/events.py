@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tunekit.device import DeviceInfo
@@ -20,6 +20,17 @@ class Task:
     problem: Problem
     count: int = 1
     name: str = ""
+
+
+def merged_tasks(tasks: Iterable[Task]) -> list[Task]:
+    """Return one task for each problem, in the order given, with the sum of the counts."""
+    merged: dict[Problem, Task] = {}
+    for task in tasks:
+        known = merged.get(task.problem)
+        if known is not None:
+            task = Task(task.problem, known.count + task.count, known.name or task.name)
+        merged[task.problem] = task
+    return list(merged.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tunekit.cache import Store
 from tunekit.errors import TuneError
-from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.runner import Runner
 from tunekit.search import SAMPLERS, Budget
@@ -25,6 +24,7 @@ from tunekit.tuner.events import (
     Task,
     TrialDone,
     TuneReport,
+    merged_tasks,
 )
 from tunekit.tuner.key_search import KeySearch, Plan
 from tunekit.tuner.sharing import Sharing
@@ -60,12 +60,12 @@ def run(
     """
     if sampler not in SAMPLERS:
         raise ValueError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
-    merged = _merged(tasks)
+    merged = merged_tasks(tasks)
     if not merged:
         raise TuneError("there is nothing to tune: no problem was given")
     budget = budget or Budget.for_sampler(sampler, None, None)
     moves = len(merged) > 1 and sampler != "exhaustive" and budget.trials is not None
-    plan = Plan(sampler, budget, seed, retune, moves)
+    plan = Plan(sampler, budget, seed, retune, moves=moves)
     session = _Session(runner, store, plan, clock, on_event, sleep)
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:
@@ -283,14 +283,3 @@ class _Session:
             space_size=len(key.space),
         )
         self._recording.save(self._record)
-
-
-def _merged(tasks: Iterable[Task]) -> list[Task]:
-    """Return one task for each problem, in the order given, with the sum of the counts."""
-    merged: dict[Problem, Task] = {}
-    for task in tasks:
-        known = merged.get(task.problem)
-        if known is not None:
-            task = Task(task.problem, known.count + task.count, known.name or task.name)
-        merged[task.problem] = task
-    return list(merged.values())
