@@ -6,9 +6,10 @@ masked shows in the result. The reference is computed in float64.
 
 The tolerance follows from rounding, elementwise, for c = sum of K products a * b:
 
-    2 u_out |c|  +  8 (u_in + sqrt(K) u_acc) |a_row| |b_col| / sqrt(K)
+    2 u_out |c|  +  s_out  +  8 (u_in + sqrt(K) u_acc) |a_row| |b_col| / sqrt(K)
 
-`u` are unit roundoffs: of the output dtype, of the operands as the hardware reads them (only tf32
+`s_out` is the smallest number above zero of the output dtype: below its normal range, which for
+float16 a product may well be, rounding errors no longer shrink with c. `u` are unit roundoffs: of the output dtype, of the operands as the hardware reads them (only tf32
 shortens them), and of accumulation in float32. Rounding errors of a sum of K random terms grow as
 sqrt(K) (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019); the
 norms divided by sqrt(K) are the standard deviation of c. The factor 8 covers the largest of 10^9
@@ -29,6 +30,9 @@ from tunekit.key import Problem
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 """Half the distance from 1 to the next number, by output dtype."""
+
+SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}
+"""The least number above zero, by output dtype; the distance of its neighbours near zero."""
 
 TF32_ROUNDOFF = 2.0**-10
 """Relative error of reading a float32 operand as tf32, which drops bits rather than rounding."""
@@ -92,6 +96,7 @@ def _expected(
         reference[rows] = wide_a @ wide_b
         tolerance[rows] = factor * wide_a.norm(dim=1)[:, None] * columns[None, :]
         tolerance[rows] += 2 * UNIT_ROUNDOFF[problem.out_dtype] * reference[rows].abs()
+        tolerance[rows] += SMALLEST[problem.out_dtype]
     return reference, tolerance
 
 

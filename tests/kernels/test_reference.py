@@ -115,3 +115,13 @@ def test_a_write_outside_the_output_is_seen():
     assert guard_is_intact(prepared)
     prepared.out.as_strided((1,), (1,), prepared.out.storage_offset() + 256).zero_()
     assert not guard_is_intact(prepared)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rounding_below_the_normal_range_passes_and_a_zero_in_its_place_does_not(dtype):
+    # one product an element; float16 ends at 6e-8, and its last bits are no longer relative
+    prepared = prepare(Problem("matmul", 64, 64, 1, dtype, layout="nn", aligned=False), seed=0)
+    prepared.out.copy_(prepared.a.double() @ prepared.b.double())
+    assert MATMUL.error_ratio(prepared) <= 1
+    prepared.out[prepared.reference.abs() > 1e-3] = 0
+    assert MATMUL.error_ratio(prepared) > 1
