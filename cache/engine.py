@@ -26,6 +26,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engi
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tunekit.cache.forking import unforked
+from tunekit.cache.location import shown_location
 from tunekit.cache.models import APPLICATION_ID
 from tunekit.errors import DamagedStoreError, StoreError
 
@@ -222,7 +223,7 @@ def server_database(url: URL) -> Database:
         StoreError: the URL's driver is not installed.
     """
 
-    location = url.render_as_string(hide_password=True)
+    location = shown_location(url.render_as_string(hide_password=True))
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     if "psycopg" in url.drivername and "connect_timeout" not in url.query:

@@ -98,16 +98,18 @@ def _parse_url(location: str) -> URL:
     if url.port is not None and url.port >= 1 << 16:
         raise StoreError(f"the cache URL names the port {url.port}, which no server has")
     if backend == "sqlite":
-        _check_sqlite(url)
+        _check_sqlite(url, location)
+    elif "@" in (url.host or ""):  # the rest of a password: not repeated
+        raise StoreError("the cache URL has a second @: write one in a password as %40")
     return url
 
 
-def _check_sqlite(url: URL) -> None:
+def _check_sqlite(url: URL, location: str) -> None:
     """Refuse a URL that names anything but a file: what is in memory would be lost."""
     use = "use sqlite:///path/to/tunekit.db"
     if url.host:
         raise StoreError(f"the cache URL names a host, but SQLite has none: {use}")
-    if url.query:
+    if url.query or "?" in location:  # what is behind a ? and no option is lost in `url`
         raise StoreError(f"the cache URL has options, but takes none for SQLite: {use}")
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StoreError(f"the cache URL names the driver {url.drivername}: {use}")
