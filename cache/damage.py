@@ -94,7 +94,7 @@ def _is_damaged(path: Path) -> bool:
             return connection.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]
     except sqlite3.OperationalError:
         return False
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):  # the latter: what is wrong with a name
         return True
 
 

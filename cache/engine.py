@@ -53,6 +53,8 @@ _CURES = (
     ("disk I/O error", "if it is on a network file system, name a local path or postgresql://…"),
 )
 
+_MALFORMED = "database disk image is malformed"
+
 _PASSING = ("disk I/O error", "unable to open")
 """What SQLite says where a network file system is busy, or a file was replaced meanwhile."""
 
@@ -279,6 +281,9 @@ def _translated(verb: str, location: str) -> Iterator[None]:
         if "malformed" in reason or "file is not a database" in reason:
             raise DamagedStoreError(text) from error
         raise StoreError(text, passing=any(fault in reason for fault in _PASSING)) from error
+    except UnicodeDecodeError as error:  # SQLite's own words, about a name that was damaged
+        text = f"cannot {verb} the cache {location}: {_MALFORMED}: {dict(_CURES)['malformed']}"
+        raise DamagedStoreError(text) from error
     except OSError as error:
         raise file_error(verb, location, error) from error
 

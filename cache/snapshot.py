@@ -144,7 +144,7 @@ def read_snapshot(path: Path) -> Sections:
             return _read_copy(copy)
     except OSError as error:
         raise ExchangeError(f"cannot read the file: {error.strerror}") from error
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a name was damaged
         raise ExchangeError(_damaged(" ".join(str(error).split()))) from error
 
 

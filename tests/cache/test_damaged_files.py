@@ -31,6 +31,21 @@ def with_a_broken_table_of_tables(content):
     return content[:100] + b"\xee" * 200 + content[300:]
 
 
+def with_a_name_that_is_no_text(content):
+    """SQLite quotes the name in what it says, which Python then cannot decode."""
+    name = b"CREATE TABLE best"
+    return content.replace(name, b"CREATE TABLX b\xe3\xb0t", 1)
+
+
+HARM = [
+    cut,
+    without_its_first_page,
+    zeros,
+    with_a_broken_table_of_tables,
+    with_a_name_that_is_no_text,
+]
+
+
 def table_page(content, table):
     """Return where the first page of a table is."""
     connection = sqlite3.connect(":memory:")
@@ -54,7 +69,7 @@ def damage(path, how):
     return content
 
 
-@pytest.mark.parametrize("how", [cut, without_its_first_page, zeros, with_a_broken_table_of_tables])
+@pytest.mark.parametrize("how", HARM)
 def test_a_writer_moves_a_damaged_file_aside_and_starts_a_new_one(file, make, how, caplog):
     content = damage(file, how)
     store = Store.open(file)
@@ -67,7 +82,7 @@ def test_a_writer_moves_a_damaged_file_aside_and_starts_a_new_one(file, make, ho
     assert len(Store.open(file, create=False).bests()) == 1
 
 
-@pytest.mark.parametrize("how", [cut, without_its_first_page, zeros, with_a_broken_table_of_tables])
+@pytest.mark.parametrize("how", HARM)
 def test_a_reader_only_says_that_a_file_is_damaged(file, how):
     content = damage(file, how)
     with pytest.raises(DamagedStoreError) as raised:

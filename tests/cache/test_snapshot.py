@@ -296,3 +296,12 @@ def test_a_database_of_the_first_schema_is_read_and_left_as_it_is(empty, tmp_pat
     assert report.added > len(empty.bests()) > 0
     assert report.refused == []
     assert digest(copy.parent) == before
+
+
+def test_a_cache_with_a_name_that_is_no_text_is_damaged(full, empty):
+    """SQLite quotes the name in what it says, which Python then cannot decode."""
+    path = Path(full.location)
+    name = b"CREATE TABLE best"
+    path.write_bytes(path.read_bytes().replace(name, b"CREATE TABLX b\xe3\xb0t", 1))
+    with pytest.raises(ExchangeError, match="damaged"):
+        take(empty, path)
