@@ -53,8 +53,6 @@ _CURES = (
     ("disk I/O error", "if it is on a network file system, name a local path or postgresql://…"),
 )
 
-_MALFORMED = "database disk image is malformed"
-
 _PASSING = ("disk I/O error", "unable to open")
 """What SQLite says where a network file system is busy, or a file was replaced meanwhile."""
 
@@ -239,9 +237,10 @@ def server_database(url: URL) -> Database:
             return Database(location, make_engine)
     except ImportError as error:
         driver = url.get_backend_name() if error.name is None else error.name
+        other = "" if driver == "psycopg" else ", and write postgresql://…"
         raise StoreError(
             f"the cache {location} needs the driver {driver}:"
-            " pip install 'tunekit-triton[postgres]'"
+            f" pip install 'tunekit-triton[postgres]'{other}"
         ) from error
 
 
@@ -282,8 +281,8 @@ def _translated(verb: str, location: str) -> Iterator[None]:
             raise DamagedStoreError(text) from error
         raise StoreError(text, passing=any(fault in reason for fault in _PASSING)) from error
     except UnicodeDecodeError as error:  # SQLite's own words, about a name that was damaged
-        text = f"cannot {verb} the cache {location}: {_MALFORMED}: {dict(_CURES)['malformed']}"
-        raise DamagedStoreError(text) from error
+        cure = f"its tables are malformed: {dict(_CURES)['malformed']}"
+        raise DamagedStoreError(f"cannot {verb} the cache {location}: {cure}") from error
     except OSError as error:
         raise file_error(verb, location, error) from error
 

@@ -33,8 +33,8 @@ def with_a_broken_table_of_tables(content):
 
 def with_a_name_that_is_no_text(content):
     """SQLite quotes the name in what it says, which Python then cannot decode."""
-    name = b"CREATE TABLE best"
-    return content.replace(name, b"CREATE TABLX b\xe3\xb0t", 1)
+    named = content.replace(b"tablebestbest", b"tableb\xe3\xb0tbest", 1)
+    return named.replace(b"CREATE TABLE best", b"CREATE TABLX best", 1)
 
 
 HARM = [

@@ -160,7 +160,9 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(url, words):
 def test_a_server_without_its_driver_says_which(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     line = refusal("postgresql+psycopg://me:hunter2@host/db")
-    assert "psycopg" in line
+    assert line.endswith("needs the driver psycopg: pip install 'tunekit-triton[postgres]'")
+    monkeypatch.setitem(__import__("sys").modules, "asyncpg", None)
+    assert "write postgresql://" in refusal("postgresql+asyncpg://me:hunter2@host/db")
     assert "hunter2" not in line
 
 

@@ -301,7 +301,7 @@ def test_a_database_of_the_first_schema_is_read_and_left_as_it_is(empty, tmp_pat
 def test_a_cache_with_a_name_that_is_no_text_is_damaged(full, empty):
     """SQLite quotes the name in what it says, which Python then cannot decode."""
     path = Path(full.location)
-    name = b"CREATE TABLE best"
-    path.write_bytes(path.read_bytes().replace(name, b"CREATE TABLX b\xe3\xb0t", 1))
+    named = path.read_bytes().replace(b"tablebestbest", b"tableb\xe3\xb0tbest", 1)
+    path.write_bytes(named.replace(b"CREATE TABLE best", b"CREATE TABLX best", 1))
     with pytest.raises(ExchangeError, match="damaged"):
         take(empty, path)
