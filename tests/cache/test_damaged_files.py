@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tunekit.cache import Store
+from tunekit.cache import Store, import_sqlite
 from tunekit.cache.damage import identity, set_aside
-from tunekit.errors import DamagedStoreError, StoreError
+from tunekit.errors import DamagedStoreError, ExchangeError, StoreError
 
 ASSET = Path(__file__).parent / "assets" / "schema-0001.db"
 
@@ -197,3 +197,14 @@ def test_a_damaged_file_in_a_read_only_folder_is_an_error(open_folder, make, as_
 
     assert "damaged" in as_plain_user(use)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("how", HARM)
+def test_a_damaged_file_is_no_export(file, tmp_path, how):
+    content = damage(file, how)
+    with (
+        Store.open(tmp_path / "other.db") as store,
+        pytest.raises(ExchangeError, match=r"damaged|not a cache"),
+    ):
+        import_sqlite(store, file, legality=lambda *_: None)
+    assert file.read_bytes() == content

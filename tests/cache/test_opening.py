@@ -161,8 +161,6 @@ def test_a_server_without_its_driver_says_which(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     line = refusal("postgresql+psycopg://me:hunter2@host/db")
     assert line.endswith("needs the driver psycopg: pip install 'tunekit-triton[postgres]'")
-    monkeypatch.setitem(__import__("sys").modules, "asyncpg", None)
-    assert "write postgresql://" in refusal("postgresql+asyncpg://me:hunter2@host/db")
     assert "hunter2" not in line
 
 

@@ -1,8 +1,9 @@
-"""Paths of a cache that are links, too long, or of files cut off within their first bytes."""
+"""Paths of a cache that are links, too long, or of files cut off within their first bytes; drivers."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,10 @@ def test_an_export_that_cannot_be_written_names_the_file_that_was_asked_for(
         return str(raised.value)
 
     assert as_plain_user(export) == f"cannot write {shut}/out.db: Permission denied"
+
+
+def test_a_url_with_another_driver_says_which_to_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(StoreError, match="write postgresql://") as raised:
+        Store.open("postgresql+asyncpg://me:hunter2@host/db")
+    assert "hunter2" not in str(raised.value)

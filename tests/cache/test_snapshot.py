@@ -296,12 +296,3 @@ def test_a_database_of_the_first_schema_is_read_and_left_as_it_is(empty, tmp_pat
     assert report.added > len(empty.bests()) > 0
     assert report.refused == []
     assert digest(copy.parent) == before
-
-
-def test_a_cache_with_a_name_that_is_no_text_is_damaged(full, empty):
-    """SQLite quotes the name in what it says, which Python then cannot decode."""
-    path = Path(full.location)
-    named = path.read_bytes().replace(b"tablebestbest", b"tableb\xe3\xb0tbest", 1)
-    path.write_bytes(named.replace(b"CREATE TABLE best", b"CREATE TABLX best", 1))
-    with pytest.raises(ExchangeError, match="damaged"):
-        take(empty, path)
