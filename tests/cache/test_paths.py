@@ -1,4 +1,4 @@
-"""Paths of a cache that are links, too long, or of files cut off within their first bytes; drivers."""
+"""Paths of a cache: links, too long ones, files cut off within their first bytes, and drivers."""
 
 from __future__ import annotations
 
