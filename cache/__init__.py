@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunekit.cache.claims import Claims
 from tunekit.cache.leases import Holder, Lease
-from tunekit.cache.location import default_location
+from tunekit.cache.location import default_location, shown_location
 from tunekit.cache.rules import Policy
 from tunekit.cache.store import Store
 
@@ -35,7 +35,16 @@ _HOME = {
     "import_sqlite": "tunekit.cache.importing",
 }
 
-__all__ = ["Claims", "Holder", "Lease", "Policy", "Store", "default_location", *_HOME]
+__all__ = [
+    "Claims",
+    "Holder",
+    "Lease",
+    "Policy",
+    "Store",
+    "default_location",
+    "shown_location",
+    *_HOME,
+]
 
 
 def __getattr__(name: str) -> Any:

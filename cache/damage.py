@@ -23,6 +23,9 @@ _ID_PLACE = slice(68, 72)
 _MARK = b"schema_version_pkc"
 """A name that stands in the definition of our tables."""
 
+_SMALLEST = 512
+"""Bytes of the smallest database there is."""
+
 _CHUNK = 1 << 20
 _BESIDE = ("-journal", "-wal", "-shm")
 
@@ -71,14 +74,27 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_cut_off(path: Path) -> bool:
+    """Say whether a file is shorter than any database, though not empty.
+
+    SQLite takes such a file for an empty one, and would write over it.
+    """
+    try:
+        return 0 < path.stat().st_size < _SMALLEST
+    except FileNotFoundError:  # another process has moved it
+        return False
+
+
 def _is_damaged(path: Path) -> bool:
     """Ask SQLite again, about the whole file. One that is locked, say, is not damaged."""
+    if is_cut_off(path):
+        return True
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)) as connection:
             return connection.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]
     except sqlite3.OperationalError:
         return False
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):  # the latter: what is wrong with a name
         return True
 
 

@@ -26,6 +26,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engi
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tunekit.cache.forking import unforked
+from tunekit.cache.location import shown_location
 from tunekit.cache.models import APPLICATION_ID
 from tunekit.errors import DamagedStoreError, StoreError
 
@@ -222,7 +223,7 @@ def server_database(url: URL) -> Database:
         StoreError: the URL's driver is not installed.
     """
 
-    location = url.render_as_string(hide_password=True)
+    location = shown_location(url.render_as_string(hide_password=True))
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     if "psycopg" in url.drivername and "connect_timeout" not in url.query:
@@ -236,9 +237,10 @@ def server_database(url: URL) -> Database:
             return Database(location, make_engine)
     except ImportError as error:
         driver = url.get_backend_name() if error.name is None else error.name
+        other = "" if driver == "psycopg" else ", and write postgresql://…"
         raise StoreError(
             f"the cache {location} needs the driver {driver}:"
-            " pip install 'tunekit-triton[postgres]'"
+            f" pip install 'tunekit-triton[postgres]'{other}"
         ) from error
 
 
@@ -278,6 +280,9 @@ def _translated(verb: str, location: str) -> Iterator[None]:
         if "malformed" in reason or "file is not a database" in reason:
             raise DamagedStoreError(text) from error
         raise StoreError(text, passing=any(fault in reason for fault in _PASSING)) from error
+    except UnicodeDecodeError as error:  # SQLite's own words, about a name that was damaged
+        cure = f"its tables are malformed: {dict(_CURES)['malformed']}"
+        raise DamagedStoreError(f"cannot {verb} the cache {location}: {cure}") from error
     except OSError as error:
         raise file_error(verb, location, error) from error
 

@@ -24,6 +24,9 @@ from tunekit.cache.rows import DamagedRowError, read_key
 from tunekit.cache.writing import RowWriter
 from tunekit.key import TuningKey
 
+CREDIBLE_SECONDS = 7200.0
+"""No lease is taken for longer than this, so one that is has an end by another clock."""
+
 _LEASE = LeaseRow.__table__
 _SERVER_TIME = select(func.extract("epoch", func.clock_timestamp()))
 
@@ -67,7 +70,11 @@ class Lease:
 
 
 def find_leases(connection: Connection) -> dict[TuningKey, Lease]:
-    """Return the leases that hold: not over, and no holder known to be gone."""
+    """Return the leases that hold: not over, not from the future, and no holder known to be gone.
+
+    Where the clock was set back, the lease of a container that is gone would hold until that time
+    comes again. A live holder's next renewal is by the clock as it is now.
+    """
     now, found = _now(connection), {}
     for row in connection.execute(LEASES):
         *key_values, name, host, pid, started, expires_at = row
@@ -76,7 +83,7 @@ def find_leases(connection: Connection) -> dict[TuningKey, Lease]:
         except DamagedRowError:  # nobody can ask for such a key
             continue
         lease = Lease(key, Holder(name, host, pid, started), expires_at)
-        if expires_at > now and not lease.holder.is_gone():
+        if now < expires_at <= now + CREDIBLE_SECONDS and not lease.holder.is_gone():
             found[key] = lease
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -15,6 +16,22 @@ from tunekit.errors import StoreError
 _log = logging.getLogger(__name__)
 
 FILE_NAME = "tunekit.db"
+
+
+_SECRETS = (
+    (re.compile(r"(://[^:/@]*):.*@"), r"\1:***@"),
+    (re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE), r"\1***"),
+)
+"""What hides a URL's passwords: the user's, and those among its options."""
+
+
+def shown_location(location: str) -> str:
+    """Return a path or URL as anybody may read it: without passwords."""
+    if "://" not in location:
+        return location
+    for pattern, stars in _SECRETS:
+        location = pattern.sub(stars, location)
+    return location
 
 
 def default_location() -> str:

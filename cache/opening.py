@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from tunekit.cache.damage import identity, set_aside
+from tunekit.cache.damage import identity, is_cut_off, set_aside
 from tunekit.cache.engine import (
     Database,
     file_error,
@@ -35,8 +35,9 @@ _ATTEMPTS = 10
 _URI = re.compile(r"(file|sqlite|postgres(ql)?)(\+\w+)?:(?!//)|:memory:$")
 """What looks like a URL, but names no cache."""
 
-_SMALLEST = 512
-"""Bytes of the smallest database there is."""
+_LONGEST_PATH, _LONGEST_NAME = 480, 220
+"""Bytes of a path that SQLite opens, and of a name that leaves room for those of its journal, its
+backups and what is moved aside."""
 
 
 def open_database(location: str | Path, *, create: bool) -> Database:
@@ -98,16 +99,18 @@ def _parse_url(location: str) -> URL:
     if url.port is not None and url.port >= 1 << 16:
         raise StoreError(f"the cache URL names the port {url.port}, which no server has")
     if backend == "sqlite":
-        _check_sqlite(url)
+        _check_sqlite(url, location)
+    elif "@" in (url.host or ""):  # the rest of a password: not repeated
+        raise StoreError("the cache URL has a second @: write one in a password as %40")
     return url
 
 
-def _check_sqlite(url: URL) -> None:
+def _check_sqlite(url: URL, location: str) -> None:
     """Refuse a URL that names anything but a file: what is in memory would be lost."""
     use = "use sqlite:///path/to/tunekit.db"
     if url.host:
         raise StoreError(f"the cache URL names a host, but SQLite has none: {use}")
-    if url.query:
+    if url.query or "?" in location:  # what is behind a ? and no option is lost in `url`
         raise StoreError(f"the cache URL has options, but takes none for SQLite: {use}")
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StoreError(f"the cache URL names the driver {url.drivername}: {use}")
@@ -122,18 +125,21 @@ def _checked_path(location: str | Path) -> Path:
     if any(letter < " " or letter == "\x7f" for letter in str(location)):
         raise StoreError(f"the cache's path {str(location)!r} holds a control letter: name another")
     try:
-        path = Path(location).expanduser().absolute()
+        # SQLite keeps the journal of a file beside the file itself, not beside a link to it.
+        path = Path(location).expanduser().resolve()
         if path.is_dir():
             raise StoreError(f"the cache {path} is a folder: name a file in it")
         if path.exists() and not path.is_file():
             raise StoreError(f"the cache {path} is not a plain file: name another path")
-        # SQLite takes what is shorter than any database for an empty one, and would write over it.
-        if path.exists() and 0 < path.stat().st_size < _SMALLEST:
-            raise StoreError(f"the cache {path}: file is not a database: name another path")
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         raise StoreError(
             f"the cache {str(location)!r} is not a usable path: {error}", passing=is_passing(error)
         ) from error
+    if len(os.fsencode(path)) > _LONGEST_PATH or len(os.fsencode(path.name)) > _LONGEST_NAME:
+        raise StoreError(
+            f"the path of the cache is too long for SQLite ({_LONGEST_PATH} bytes, {_LONGEST_NAME}"
+            f" of them in the name): name a shorter one than {path}"
+        )
     return path
 
 
@@ -180,6 +186,10 @@ def _open_as_allowed(path: Path, *, create: bool, new: bool) -> Database:
         return checked(sqlite_database(path, "rwc" if create else "rw"), create=create, path=path)
     if not os.access(path, os.R_OK):
         raise StoreError(f"the cache {path} may not be read by this user: name another path")
+    if is_cut_off(path):
+        raise DamagedStoreError(
+            f"the cache {path}: file is not a database, or was cut off: name another path"
+        )
     modes = ["rw", "ro"]
     # SQLite reads an immutable file without locks. That is right only where nobody can write: a
     # live writer's unfinished journal would be overlooked.

@@ -32,6 +32,7 @@ from tunekit.cache.rows import (
     KEY_FIELDS,
     DamagedRowError,
     read_config,
+    read_count,
     read_device,
     read_flag,
     read_key,
@@ -144,7 +145,9 @@ def find_baselines(connection: Connection, where: Where = EVERYWHERE) -> list[St
 def find_misses(connection: Connection) -> dict[TuningKey, int]:
     """Return how often each key was missed, sorted by key."""
     rows = select_rows(connection, MISSES)
-    return dict(sorted(_readable("miss", rows, lambda row: (read_key(row[:-1]), row[-1]))))
+    return dict(
+        sorted(_readable("miss", rows, lambda row: (read_key(row[:-1]), read_count(row[-1]))))
+    )
 
 
 def count_trials(connection: Connection, key: TuningKey) -> dict[Status, int]:
@@ -170,10 +173,10 @@ class _ResultReader:
             config=read_config(text),
             measurement=read_measurement(row[KEY_END:MEASUREMENT_END]),
             vendor=None if vendor_id is None else read_measurement(vendor),
-            trials=trials,
-            space_size=space_size,
+            trials=read_count(trials),
+            space_size=read_count(space_size),
             provenance=provenance,
-            count=count,
+            count=read_count(count),
         )
         return StoredBest(best, imported)
 
@@ -181,6 +184,8 @@ class _ResultReader:
         provenance, imported = self._provenance(row)
         status_name, text, error = row[RESULT_END:]
         status, measured = _named(Status, status_name), None
+        if not isinstance(error, str | None):
+            raise DamagedRowError(f"the error text {error!r:.80}")
         if status is Status.OK:
             measured = read_measurement(row[KEY_END:MEASUREMENT_END])
         trial = Trial(read_config(text), status, measured, error)

@@ -22,6 +22,7 @@ MAX_ERROR_TEXT = 4000
 """A failed trial keeps this much of its error text."""
 
 DEVICE_FIELDS = tuple(field.name for field in fields(DeviceInfo))
+_DEVICE_TYPES = tuple(str if field.type == "str" else int for field in fields(DeviceInfo))
 KEY_FIELDS = tuple(field.name for field in fields(TuningKey))
 _ALIGNED = KEY_FIELDS.index("aligned")
 MEASUREMENT_FIELDS = tuple(field.name for field in fields(Measurement))
@@ -81,11 +82,23 @@ def read_device(values: Sequence[Any]) -> DeviceInfo:
     """Read a device from its columns, in the order of `DEVICE_FIELDS`.
 
     Raises:
-        DamagedRowError: a column is null.
+        DamagedRowError: a column is null, or not of its type.
     """
-    if None in values:
-        raise DamagedRowError("the device: a field is null")
+    for name, kind, value in zip(DEVICE_FIELDS, _DEVICE_TYPES, values, strict=True):
+        if type(value) is not kind:
+            raise DamagedRowError(f"the device: {name} is {value!r:.80}")
     return DeviceInfo(*values)
+
+
+def read_count(value: Any) -> int:
+    """Read a number of things.
+
+    Raises:
+        DamagedRowError: it is none.
+    """
+    if type(value) is not int or value < 0:
+        raise DamagedRowError(f"the count {value!r:.80}")
+    return value
 
 
 def device_values(device: DeviceInfo) -> dict[str, Any]:
@@ -121,10 +134,12 @@ def read_provenance(
     """Read a provenance from a row's columns and its environment's (see `ENVIRONMENT_FIELDS`).
 
     Raises:
-        DamagedRowError: a column is null, or the origin is not one a row may have.
+        DamagedRowError: a column is null or no text, or the origin is not one a row may have.
     """
-    if environment is None or None in (source, created_at, *environment):
-        raise DamagedRowError("the provenance: a field is null")
+    if environment is None:
+        raise DamagedRowError("the provenance: there is no such environment")
+    if not all(isinstance(value, str) for value in (source, created_at, *environment)):
+        raise DamagedRowError("the provenance: a field is null, or no text")
     if origin not in (Origin.MEASURED.value, Origin.REPLAYED.value):
         raise DamagedRowError(f"the origin {origin!r}")
     compiler, protocol, tunekit, triton, torch, driver, device_name = environment
@@ -169,7 +184,7 @@ def read_measurement(values: Sequence[Any]) -> Measurement:
         if type(time) is not float or not 0 < time < math.inf:
             raise DamagedRowError(f"the times {tuple(times)}")
     counted = isinstance(repetitions, int) and isinstance(protocol, str)
-    if not counted or not (ratio is None or isinstance(ratio, float)):
+    if not counted or not (ratio is None or (isinstance(ratio, float) and 0 <= ratio < math.inf)):
         raise DamagedRowError(f"the measurement {tuple(values)}")
     if marks[-1] is None:  # `throttled`, in a row of before there was this mark
         marks[-1] = False

@@ -71,10 +71,12 @@ def write_snapshot(path: Path, rows: SnapshotRows) -> None:
             raise StoreError(f"cannot write {path}: a database there is in use, or was left so")
         if not target.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             part.unlink(missing_ok=True)
-            _fill(part, rows)
+            _fill(part, target, rows)
             _seal(part)
             part.replace(target)
         finally:
@@ -85,9 +87,10 @@ def write_snapshot(path: Path, rows: SnapshotRows) -> None:
         raise StoreError(f"cannot write {path}: {reason}") from error
 
 
-def _fill(part: Path, rows: SnapshotRows) -> None:
+def _fill(part: Path, target: Path, rows: SnapshotRows) -> None:
     with _unheard():
         store = Store.open(part)
+    store.database.location = str(target)  # what an error names
     with store, store.database.writing() as connection:
         writer = RowWriter(connection)
         for device in rows.devices:
@@ -141,7 +144,7 @@ def read_snapshot(path: Path) -> Sections:
             return _read_copy(copy)
     except OSError as error:
         raise ExchangeError(f"cannot read the file: {error.strerror}") from error
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a name was damaged
         raise ExchangeError(_damaged(" ".join(str(error).split()))) from error
 
 

@@ -221,6 +221,10 @@ def test_a_row_made_otherwise_says_in_which_field():
     text = table.table(rows, width=None)
     cure = "(`tunekit tune --stale` verifies them again)"
     assert f"other-compiler, triton old -> now {cure}: 1 of 2 rows" in text
+    replay = best(fingerprint=replace(CURRENT, compiler="triton-old"))
+    replay = replace(replay, provenance=replace(replay.provenance, origin=Origin.REPLAYED))
+    cure = "(`tunekit tune --stale` verifies on a GPU)"
+    assert cure in table.table(served_rows([replay]), width=None)
     (changed,) = served_rows([best(fingerprint=replace(CURRENT, source="before"))])
     assert "other-source, kernel pointer before -> source-now" in table.table([changed], width=None)
 

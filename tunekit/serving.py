@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 import time
 import warnings
@@ -179,7 +178,7 @@ def _read_table(device: DeviceInfo, *, before: _Read | None = None) -> _Read:
 
     A store that cannot be read leaves an empty table and one warning.
     """
-    from tunekit.cache import default_location
+    from tunekit.cache import default_location, shown_location
 
     location = "the default cache"
     rows: list[StoredRow] = []
@@ -187,7 +186,7 @@ def _read_table(device: DeviceInfo, *, before: _Read | None = None) -> _Read:
     failed_at = None
     try:
         where = default_location()
-        location = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", where)
+        location = shown_location(where)
         rows, devices = _read_rows(where, device)
     except NoStoreError as error:
         logger.info("%s", error)

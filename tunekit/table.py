@@ -178,7 +178,9 @@ def _misfit(row: Row) -> str:
     if row.grade is Grade.EXACT:
         return ""
     text = ", ".join([row.grade.value, *map(str, row.differences)])
-    return _printable(f"{text} (`tunekit tune --stale` verifies them again)")
+    # A replay answers as of its own compiler: to it no row is stale.
+    how = "on a GPU" if row.best.replayed else "them again"
+    return _printable(f"{text} (`tunekit tune --stale` verifies {how})")
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:

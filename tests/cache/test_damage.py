@@ -33,6 +33,11 @@ def change(store, *statements):
         "UPDATE best SET origin = 'dreamt' WHERE id = 2",
         "UPDATE best SET origin = CAST(x'ff6d' AS TEXT) WHERE id = 2",
         "UPDATE best SET environment_id = 99 WHERE id = 2",
+        "UPDATE best SET trials = 'many' WHERE id = 2",
+        "UPDATE best SET space_size = -1 WHERE id = 2",
+        "UPDATE best SET count = x'00' WHERE id = 2",
+        "UPDATE best SET error_ratio = 9e999 WHERE id = 2",
+        "UPDATE best SET created_at = x'ff' WHERE id = 2",
         "UPDATE baseline SET median_us = NULL WHERE id = 2",
         "UPDATE problem SET layout = 'zz' WHERE m = 64",
     ],
@@ -93,3 +98,30 @@ def test_a_version_that_is_not_known_blocks_nothing(store, make, field, tmp_path
         assert report.added == 1
         assert again.put_best(make.best())
         assert again.bests() == [good, make.best()]
+
+
+@pytest.mark.parametrize("field", ["shared_bytes", "multiprocessors", "arch", "name"])
+@pytest.mark.parametrize("value", ["NULL", "x'ff'", "'many'", "1.5"])
+def test_a_damaged_device_is_left_out_and_healed_by_the_next_that_is_put(store, make, field, value):
+    """Its fields decide what is legal, so nothing else than numbers and text may come out."""
+    if field in ("arch", "name") and value in ("'many'", "1.5"):
+        pytest.skip("SQLite makes text of it, which a name may be")
+    store.put_best(make.best())
+    change(
+        store,
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'device'",
+    )
+    change(store, f"UPDATE device SET {field} = {value} WHERE slug = '{make.device.slug}'")
+    with Store.open(store.location) as again:
+        assert make.device not in again.devices()
+        assert again.bests() == [make.best()]
+        again.put_device(make.device)
+        assert make.device in again.devices()
+
+
+@pytest.mark.parametrize("value", ["x'ff'", "'many'", "-1"])
+def test_a_damaged_count_of_misses_is_left_out(store, make, value):
+    store.record_misses({make.key(): 2, make.key(m=64): 3})
+    change(store, f"UPDATE miss SET count = {value} WHERE count = 2")
+    assert store.misses() == {make.key(m=64): 3}

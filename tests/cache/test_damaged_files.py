@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tunekit.cache import Store
+from tunekit.cache import Store, import_sqlite
 from tunekit.cache.damage import identity, set_aside
-from tunekit.errors import DamagedStoreError, StoreError
+from tunekit.errors import DamagedStoreError, ExchangeError, StoreError
 
 ASSET = Path(__file__).parent / "assets" / "schema-0001.db"
 
@@ -29,6 +29,21 @@ def zeros(content):
 
 def with_a_broken_table_of_tables(content):
     return content[:100] + b"\xee" * 200 + content[300:]
+
+
+def with_a_name_that_is_no_text(content):
+    """SQLite quotes the name in what it says, which Python then cannot decode."""
+    named = content.replace(b"tablebestbest", b"tableb\xe3\xb0tbest", 1)
+    return named.replace(b"CREATE TABLE best", b"CREATE TABLX best", 1)
+
+
+HARM = [
+    cut,
+    without_its_first_page,
+    zeros,
+    with_a_broken_table_of_tables,
+    with_a_name_that_is_no_text,
+]
 
 
 def table_page(content, table):
@@ -54,7 +69,7 @@ def damage(path, how):
     return content
 
 
-@pytest.mark.parametrize("how", [cut, without_its_first_page, zeros, with_a_broken_table_of_tables])
+@pytest.mark.parametrize("how", HARM)
 def test_a_writer_moves_a_damaged_file_aside_and_starts_a_new_one(file, make, how, caplog):
     content = damage(file, how)
     store = Store.open(file)
@@ -67,7 +82,7 @@ def test_a_writer_moves_a_damaged_file_aside_and_starts_a_new_one(file, make, ho
     assert len(Store.open(file, create=False).bests()) == 1
 
 
-@pytest.mark.parametrize("how", [cut, without_its_first_page, zeros, with_a_broken_table_of_tables])
+@pytest.mark.parametrize("how", HARM)
 def test_a_reader_only_says_that_a_file_is_damaged(file, how):
     content = damage(file, how)
     with pytest.raises(DamagedStoreError) as raised:
@@ -182,3 +197,14 @@ def test_a_damaged_file_in_a_read_only_folder_is_an_error(open_folder, make, as_
 
     assert "damaged" in as_plain_user(use)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("how", HARM)
+def test_a_damaged_file_is_no_export(file, tmp_path, how):
+    content = damage(file, how)
+    with (
+        Store.open(tmp_path / "other.db") as store,
+        pytest.raises(ExchangeError, match=r"damaged|not a cache"),
+    ):
+        import_sqlite(store, file, legality=lambda *_: None)
+    assert file.read_bytes() == content

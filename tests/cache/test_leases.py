@@ -62,6 +62,19 @@ def test_a_lease_whose_time_is_over_passes_on(store, keys, elsewhere, monkeypatc
     assert store.renew(elsewhere, seconds=60) == set(keys[1:])
 
 
+def test_a_lease_from_before_the_clock_was_set_back_passes_on(store, keys, elsewhere, monkeypatch):
+    """Else a container that is gone would hold its keys until that time comes again."""
+    now = time.time()
+    monkeypatch.setattr(leases, "_now", lambda connection: now)
+    store.acquire(keys, elsewhere, seconds=60)
+    now -= 24 * 3600
+    assert store.leases() == {}
+    here = Holder.here()
+    assert store.acquire(keys[:1], here, seconds=60) == {keys[0]}
+    assert store.renew(elsewhere, seconds=60) == set(keys[1:])
+    assert store.acquire(keys, here, seconds=60) == {keys[0]}
+
+
 def test_the_lease_of_a_killed_process_is_free_at_once(store, keys):
     taken = FORK.Event()
 

@@ -26,6 +26,29 @@ def test_the_variable_wins_if_it_says_anything(monkeypatch):
     assert default_location().endswith("tunekit.db")
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql://me:hunter2@host/db",
+        "postgresql://me:hunter2@hunter2@host/db",
+        "postgresql://me:a/hunter2?b@host/db",
+        "postgresql://host/db?password=hunter2&sslpassword=hunter2&options=-c",
+        "postgresql+psycopg://me:hunter2@host:1/db?PASSWORD=hunter2",
+    ],
+)
+def test_no_password_of_a_url_is_shown(place):
+    shown = location.shown_location(place)
+    assert "hunter2" not in shown
+    assert "***" in shown
+    assert "host" in shown
+    assert "db" in shown
+
+
+def test_what_has_no_password_is_shown_as_it_is():
+    for place in ("/a@b:c@d.db", "postgresql://me@host:1/db?sslmode=require", "sqlite:////x.db"):
+        assert location.shown_location(place) == place
+
+
 def test_the_users_cache_folder_is_the_default(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_location() == str(tmp_path / ".cache/tunekit/tunekit.db")

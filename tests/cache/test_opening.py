@@ -147,6 +147,7 @@ def test_a_cut_file_is_an_error_for_a_reader_and_stays(tmp_path, make):
         ("mysql://root:hunter2@host/db", "cannot be kept in mysql"),
         ("postgresql+nosuchdriver://me:hunter2@host/db", "cannot open"),
         ("postgresql+pg8000://me:hunter2@host:port/db", "cannot be read"),
+        ("postgresql://me:pass@hunter2@host/db", "write one in a password as %40"),
         ("://", "cannot be read"),
     ],
 )
@@ -159,7 +160,7 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(url, words):
 def test_a_server_without_its_driver_says_which(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     line = refusal("postgresql+psycopg://me:hunter2@host/db")
-    assert "psycopg" in line
+    assert line.endswith("needs the driver psycopg: pip install 'tunekit-triton[postgres]'")
     assert "hunter2" not in line
 
 
@@ -257,6 +258,7 @@ def test_a_file_left_in_wal_mode_is_readable_from_a_read_only_folder(
     [
         ("sqlite://host/x.db", "names a host"),
         ("sqlite:///x.db?mode=memory", "has options"),
+        ("sqlite:///x.db?mode", "has options"),
         ("sqlite:///file:memdb?mode=memory&cache=shared&uri=true", "has options"),
         ("sqlite:///file:memdb", "names no file"),
         ("sqlite+nosuch:///x.db", "driver"),

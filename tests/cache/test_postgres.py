@@ -133,6 +133,7 @@ def test_a_server_that_is_not_there_is_one_line_without_the_password():
     for url in (
         "postgresql://me:hunter2@127.0.0.1:1/db",
         "postgresql://me:hunter2@/db?host=/nowhere",
+        "postgresql://me@/db?host=/nowhere&password=hunter2&sslpassword=hunter2",
     ):
         with pytest.raises(StoreError) as raised:
             Store.open(url)
