@@ -143,3 +143,8 @@ def tpe(seed: int) -> optuna.samplers.BaseSampler:
             multivariate=True,
             constant_liar=True,
         )
+
+
+def gaussian_process(seed: int) -> optuna.samplers.BaseSampler:
+    """Return Optuna's Gaussian process. It needs SciPy and torch, and seconds for long searches."""
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)

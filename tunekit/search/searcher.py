@@ -12,12 +12,16 @@ import optuna
 from tunekit.config import Config
 from tunekit.key import TuningKey
 from tunekit.ranking import score
+from tunekit.search.experience import Experience
 from tunekit.search.points import Points
-from tunekit.search.sampler import SpaceSampler, tpe
+from tunekit.search.portfolio import shipped_experience
+from tunekit.search.sampler import SpaceSampler, gaussian_process, tpe
+from tunekit.search.transfer import FAILED, TransferSampler
 from tunekit.space import Space
 from tunekit.trial import Trial
 
-SAMPLERS = ("tpe", "random", "exhaustive")
+SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
+"""The samplers there are, the default one first."""
 
 _FAR_WORSE = math.log(4.0)
 _WORST_VALUE = math.log(3600e6)
@@ -28,26 +32,40 @@ class Searcher:
     """The search for one key. Not thread-safe.
 
     `prior` are earlier trials of the key; those whose config the space still holds are told first
-    and never proposed again. The same arguments give the same proposals.
+    and never proposed again. `experience` is what `transfer` learns of other keys from: the shipped
+    portfolio unless one is given, which all searches of a run share and add their trials to. The
+    same arguments, and the same trials told, give the same proposals.
     """
 
     def __init__(
         self,
         space: Space,
-        sampler: str = "tpe",
+        sampler: str = SAMPLERS[0],
         *,
         seed: int = 0,
         trials: int | None = None,
         prior: Sequence[Trial] = (),
+        experience: Experience | None = None,
     ) -> None:
         if sampler not in SAMPLERS:
             raise ValueError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
+        self._space = space
         self._points = Points(space.configs)
+        self._experience: Experience | None = None
+        self._transfer: TransferSampler | None = None
         whole = trials is not None and len(space) <= trials
-        inner = None
-        if sampler == "tpe" and not whole:
-            inner = tpe(seed)
-        startup = 0 if inner is None else _startup_trials(trials)
+        inner: optuna.samplers.BaseSampler | None = None
+        startup = _startup_trials(trials)
+        if whole or sampler in ("random", "exhaustive"):
+            startup = 0
+        elif sampler == "transfer":
+            known = shipped_experience(seed) if experience is None else experience
+            self._experience = known
+            self._transfer = TransferSampler(space, self._points, known, seed=seed)
+            inner = self._transfer
+            startup = 0 if known.knows(space.device.arch) else startup
+        else:
+            inner = tpe(seed) if sampler == "tpe" else gaussian_process(seed)
         spread = sampler != "random" or whole
         self._sampler = SpaceSampler(self._points, inner, seed=seed, startup=startup, spread=spread)
         key = TuningKey.of(space.problem, space.device.slug)
@@ -57,7 +75,7 @@ class Searcher:
                 sampler=self._sampler,
                 direction="minimize",
             )
-        self._asked: dict[Config, int] = {}
+        self._asked: dict[Config, optuna.Trial] = {}
         self._told: set[Config] = set()
         self._worst: float | None = None
         for trial in prior:
@@ -79,7 +97,7 @@ class Searcher:
         for _ in range(min(n, self.remaining)):
             trial = self._study.ask(self._points.distributions)
             config = self._points.configs[self._sampler.taken]
-            self._asked[config] = trial.number
+            self._asked[config] = trial
             proposed.append(config)
         return proposed
 
@@ -89,10 +107,15 @@ class Searcher:
         if index is None or trial.config in self._told:
             return
         self._told.add(trial.config)
+        if self._experience is not None:
+            self._experience.note(self._space.problem, self._space.device, [trial])
+        failed = score(trial) is None
         value = self._value(trial)
-        number = self._asked.pop(trial.config, None)
-        if number is not None:
-            self._study.tell(number, value)
+        asked = self._asked.pop(trial.config, None)
+        if asked is not None:
+            if failed:
+                asked.set_user_attr(FAILED, trial.status.value)
+            self._study.tell(asked, value)
             return
         self._sampler.take(index)
         self._study.add_trial(
@@ -100,6 +123,7 @@ class Searcher:
                 params=self._points.params(index),
                 distributions=self._points.distributions,
                 value=value,
+                user_attrs={FAILED: trial.status.value} if failed else {},
             )
         )
 
