@@ -109,7 +109,7 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     metavar="auto|cuda|cuda:N|replay|replay:FILE",
     help="Where to measure. `auto` is the GPU, or without one a replay of the shipped recording.",
 )
-@click.option("--sampler", type=click.Choice(SAMPLERS), default="tpe", show_default=True)
+@click.option("--sampler", type=click.Choice(SAMPLERS), default=SAMPLERS[0], show_default=True)
 @click.option(
     "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +106,12 @@ class Experience:
     def problems(self) -> frozenset[Problem]:
         """The problems of which something is known."""
         return frozenset(subject.problem for subject in self._times)
+
+    def times(self) -> Iterator[tuple[Problem, Config, float]]:
+        """Yield every time that counts, in microseconds."""
+        for subject, times in self._times.items():
+            for config, time in times.items():
+                yield subject.problem, config, time
 
     def knows(self, arch: str) -> bool:
         """Say whether anything is known of GPUs of an architecture."""
@@ -236,9 +242,7 @@ def _telling(times: dict[Config, float]) -> bool:
     return sum(map(math.isfinite, times.values())) >= FEWEST
 
 
-def _share(
-    times: dict[Config, float], most: int, seed: int
-) -> tuple[tuple[Config, ...], Matrix]:
+def _share(times: dict[Config, float], most: int, seed: int) -> tuple[tuple[Config, ...], Matrix]:
     """Return the configs of a problem the forest is grown on, in order, with their slowdowns."""
     order = sorted(times, key=lambda config: (times[config], config))
     if len(order) > most:

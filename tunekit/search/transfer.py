@@ -65,7 +65,7 @@ class TransferSampler(optuna.samplers.BaseSampler):
         trial: optuna.trial.FrozenTrial,
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Return the parameters of the config from which most is expected; none if all are tried."""
+        """Return the parameters of the config from which most is expected, none at the end."""
         belief = self.belief(study)
         free = self.free()
         if not len(free):

@@ -30,7 +30,7 @@ def tune(
     *,
     cache: str | Path | None = None,
     device: str = "auto",
-    sampler: str = "tpe",
+    sampler: str = SAMPLERS[0],
     trials: int | None = None,
     seconds: float | None = None,
     seed: int = 0,

@@ -26,6 +26,7 @@ from tunekit.tuner.events import (
     TuneReport,
     merged_tasks,
 )
+from tunekit.tuner.experience import stored_experience
 from tunekit.tuner.key_search import KeySearch, Plan
 from tunekit.tuner.sharing import Sharing
 
@@ -35,7 +36,7 @@ def run(
     *,
     runner: Runner,
     store: Store,
-    sampler: str = "tpe",
+    sampler: str = SAMPLERS[0],
     budget: Budget | None = None,
     seed: int = 0,
     retune: bool = False,
@@ -65,7 +66,11 @@ def run(
         raise TuneError("there is nothing to tune: no problem was given")
     budget = budget or Budget.for_sampler(sampler, None, None)
     moves = len(merged) > 1 and sampler != "exhaustive" and budget.trials is not None
-    plan = Plan(sampler, budget, seed, retune, moves=moves)
+    known = None
+    if sampler == "transfer":
+        problems = [task.problem for task in merged]
+        known = stored_experience(store, runner, seed=seed, new=problems if retune else ())
+    plan = Plan(sampler, budget, seed, retune, moves, known)
     session = _Session(runner, store, plan, clock, on_event, sleep)
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:
