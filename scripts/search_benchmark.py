@@ -116,10 +116,10 @@ class Search:
     """One problem searched in a replay."""
 
     def __init__(self, bench: Bench, problem: Problem, sampler: str, **how: Any) -> None:
-        self._runner = ReplayRunner(bench.recording)
-        self._problem = problem
+        self._answers = bench.recording.problems[problem].screening
         self._best = bench.best_us(problem)
-        self._searcher = Searcher(self._runner.space(problem), sampler, **how)
+        space = ReplayRunner(bench.recording).space(problem)
+        self._searcher = Searcher(space, sampler, **how)
         self._batch: list[Any] = []
         self.seconds = 0.0
         self.curve: Curve = []
@@ -132,7 +132,7 @@ class Search:
 
     def tell(self) -> list[Any]:
         """Answer the batch from the recording and note the regret; returns its trials."""
-        told = list(self._runner.screen(self._problem, self._batch))
+        told = [self._answers[config] for config in self._batch]
         for trial in told:
             self._searcher.tell(trial)
             regret = self.curve[-1] if self.curve else math.inf
@@ -177,9 +177,9 @@ def search_together(bench: Bench, seed: int, trials: int) -> list[Search]:
         for p, own in zip(bench.problems, known, strict=True)
     ]
     for start in range(0, trials, BATCH):
-        for problem, own, search in zip(bench.problems, known, searches, strict=True):
+        for own, search in zip(known, searches, strict=True):
+            own.settle()
             search.ask(min(BATCH, trials - start))
-            del own, problem
         for i, (problem, search) in enumerate(zip(bench.problems, searches, strict=True)):
             told = search.tell()
             for j, other in enumerate(known):

@@ -131,7 +131,7 @@ def test_no_problem_is_an_error(make_runner, store):
 
 
 def test_an_unknown_sampler_is_refused(make_runner, store, tasks):
-    with pytest.raises(ValueError, match="use one of tpe"):
+    with pytest.raises(ValueError, match="use one of transfer, tpe"):
         run(tasks, runner=make_runner(), store=store, sampler="luck")
 
 

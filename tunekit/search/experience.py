@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,9 @@ class Experience:
 
     Trials that would mislead do not count: failures that may be the machine's, results that were
     not verified, times that were contended or that no kernel could take.
+
+    What is noted is seen when it is settled, not before. So all who ask between two calls of
+    `settle` are told the same, however their own trials come in; any thread may note and ask.
     """
 
     def __init__(self, *, seed: int = 0, trees: int = TREES, max_rows: int = MAX_ROWS) -> None:
@@ -70,9 +74,9 @@ class Experience:
         self._max_rows = max_rows
         self._devices: dict[str, DeviceInfo] = {}
         self._times: dict[Subject, dict[Config, float]] = {}
+        self._settled: dict[Subject, dict[Config, float]] | None = None
         self._forest: Forest | None = None
-        self._news = 0
-        self._tables: dict[Subject, tuple[ConfigTable, Matrix]] = {}
+        self._lock = threading.Lock()
 
     def note(
         self, problem: Problem, device: DeviceInfo, trials: Iterable[Trial], *, made_with: str = ""
@@ -81,57 +85,70 @@ class Experience:
 
         `made_with` sets apart what cannot be compared, such as trials under another compiler.
         """
-        subject = Subject(problem, device.slug, made_with)
-        times = self._times.setdefault(subject, {})
-        self._devices[device.slug] = device
-        for trial in trials:
-            time = believable_us(trial, problem, device)
-            if time is not None and times.get(trial.config) != time:
-                times[trial.config] = time
-                self._news += 1
+        found = [(t.config, believable_us(t, problem, device)) for t in trials]
+        with self._lock:
+            self._devices[device.slug] = device
+            times = self._times.setdefault(Subject(problem, device.slug, made_with), {})
+            times.update((config, time) for config, time in found if time is not None)
+
+    def settle(self) -> None:
+        """Let all that was noted be seen, if it is enough to grow the forest again for."""
+        with self._lock:
+            before = sum(map(len, (self._settled or {}).values()))
+            now = sum(map(len, self._times.values()))
+            if self._settled is None or now - before > _NEWS * before:
+                self._settled = {s: dict(times) for s, times in self._times.items()}
+                self._forest = None
 
     def without(self, forbidden: Iterable[Problem]) -> Experience:
         """Return what is known of other products than these: nothing of their (M, N, K)."""
         sizes = {(p.m, p.n, p.k) for p in forbidden}
         rest = Experience(seed=self._seed, trees=self._trees, max_rows=self._max_rows)
-        rest._devices = self._devices
-        rest._times = {
-            subject: dict(times)
-            for subject, times in self._times.items()
-            if (subject.problem.m, subject.problem.n, subject.problem.k) not in sizes
-        }
+        with self._lock:
+            rest._devices = dict(self._devices)
+            rest._times = {
+                subject: dict(times)
+                for subject, times in self._times.items()
+                if (subject.problem.m, subject.problem.n, subject.problem.k) not in sizes
+            }
         return rest
 
     @property
     def problems(self) -> frozenset[Problem]:
-        """The problems of which something is known."""
+        """The problems of which something was noted."""
         return frozenset(subject.problem for subject in self._times)
 
     def times(self) -> Iterator[tuple[Problem, Config, float]]:
-        """Yield every time that counts, in microseconds."""
+        """Yield every time that was noted, in microseconds."""
         for subject, times in self._times.items():
             for config, time in times.items():
                 yield subject.problem, config, time
 
     def knows(self, arch: str) -> bool:
-        """Say whether anything is known of GPUs of an architecture."""
-        return any(
-            self._devices[subject.gpu].arch == arch
-            for subject, times in self._times.items()
-            if _telling(times)
-        )
+        """Say whether enough is settled of GPUs of an architecture."""
+        return any(self._devices[subject.gpu].arch == arch for subject in self._telling())
 
     def forest(self) -> Forest | None:
-        """Return a forest grown on what is known, or None if that is too little.
+        """Return a forest grown on what is settled, or None if that is too little.
 
-        It is grown again once enough has been added; a key's own trials correct it at once.
+        The first to ask settles, if nobody has, and waits for the forest to grow.
         """
-        enough = max(1.0, _NEWS * sum(map(len, self._times.values())))
-        if self._forest is None or self._news >= enough:
-            known = {s: t for s, t in sorted(self._times.items()) if _telling(t)}
-            self._forest = self._grow(known) if known else None
-            self._news = 0
-        return self._forest
+        known = self._telling()
+        with self._lock:
+            if self._forest is None and known:
+                self._forest = self._grow(known)
+            return self._forest
+
+    def _telling(self) -> dict[Subject, dict[Config, float]]:
+        """Return what is settled of subjects with enough trials, in order."""
+        if self._settled is None:
+            self.settle()
+        settled = self._settled or {}
+        return {
+            subject: times
+            for subject, times in sorted(settled.items(), key=lambda item: item[0])
+            if sum(map(math.isfinite, times.values())) >= FEWEST
+        }
 
     def _grow(self, known: dict[Subject, dict[Config, float]]) -> Forest:
         share = max(FEWEST, self._max_rows // len(known))
@@ -143,12 +160,7 @@ class Experience:
         rows, slowdowns, subjects = [], [], []
         for subject, times in known.items():
             kept, slow = _share(times, share, _seed_of(self._seed, str(subject)))
-            found = self._tables.get(subject)
-            if found is None or found[0].configs != kept:
-                table = ConfigTable(kept)
-                found = (table, features(subject.problem, self._devices[subject.gpu], table))
-                self._tables[subject] = found
-            rows.append(np.hstack([found[1], found[0].own(columns.variants, columns.switches)]))
+            rows.append(columns.rows(subject.problem, self._devices[subject.gpu], kept))
             slowdowns.append(slow)
             subjects += [subject] * len(kept)
         return Forest.grow(
@@ -163,6 +175,12 @@ class Columns:
 
     variants: tuple[str, ...]
     switches: tuple[str, ...]
+
+    def rows(self, problem: Problem, device: DeviceInfo, configs: Sequence[Config]) -> Matrix:
+        """Return a row of numbers for each config of a problem."""
+        table = ConfigTable(configs)
+        own = table.own(self.variants, self.switches)
+        return np.hstack([features(problem, device, table), own])
 
 
 class Forest:
@@ -210,10 +228,9 @@ class Forest:
             grown.append(tree)
         return Forest(columns, grown, {s: ~seen[:, number[s]] for s in names})
 
-    def predict(self, problem: Problem, device: DeviceInfo, table: ConfigTable) -> Matrix:
-        """Return what the trees say of each config of the table: trees x configs."""
-        own = table.own(self._columns.variants, self._columns.switches)
-        rows = np.hstack([features(problem, device, table), own]).astype(np.float32)
+    def predict(self, problem: Problem, device: DeviceInfo, configs: Sequence[Config]) -> Matrix:
+        """Return what the trees say of each config: trees x configs."""
+        rows = self._columns.rows(problem, device, configs).astype(np.float32)
         unseen = self._unseen.get(Subject(problem, device.slug))
         trees = list(self._trees)
         if unseen is not None and int(unseen.sum()) >= _FEWEST_TREES:
@@ -236,10 +253,6 @@ def believable_us(trial: Trial, problem: Problem, device: DeviceInfo) -> float |
 def slowdowns_of(times: Matrix) -> Matrix:
     """Return log(time / best time) of each, cut at `WORST`; configs that cannot run have that."""
     return np.asarray(np.minimum(np.log(times / times.min()), WORST))
-
-
-def _telling(times: dict[Config, float]) -> bool:
-    return sum(map(math.isfinite, times.values())) >= FEWEST
 
 
 def _share(times: dict[Config, float], most: int, seed: int) -> tuple[tuple[Config, ...], Matrix]:

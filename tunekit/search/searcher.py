@@ -16,7 +16,7 @@ from tunekit.search.experience import Experience
 from tunekit.search.points import Points
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.sampler import SpaceSampler, gaussian_process, tpe
-from tunekit.search.transfer import FAILED, TransferSampler
+from tunekit.search.transfer import FAILED, HORIZON, TransferSampler
 from tunekit.space import Space
 from tunekit.trial import Trial
 
@@ -78,6 +78,7 @@ class Searcher:
         self._asked: dict[Config, optuna.Trial] = {}
         self._told: set[Config] = set()
         self._worst: float | None = None
+        self._scores: list[float] = []
         for trial in prior:
             self.tell(trial)
 
@@ -100,6 +101,23 @@ class Searcher:
             self._asked[config] = trial
             proposed.append(config)
         return proposed
+
+    def expected_gain(self) -> float:
+        """Return the part of the best time that the next proposals are expected to save, 0 to 1.
+
+        1 while nothing has worked, 0 at the end of the space. `transfer` asks its model. For any
+        other sampler the times are taken as if drawn at random: of n trials, the next 8 hold a new
+        best with a chance of 8 / (n + 8), which then leads by as much as the best leads the third.
+        """
+        if not self.remaining:
+            return 0.0
+        if not self._scores:
+            return 1.0
+        if self._transfer is not None:
+            return self._transfer.expected_gain(self._study)
+        lead = sorted(self._scores)[min(2, len(self._scores) - 1)] - min(self._scores)
+        chance = HORIZON / (len(self._told) + HORIZON)
+        return chance * -math.expm1(-lead) if len(self._scores) > 1 else chance
 
     def tell(self, trial: Trial) -> None:
         """Learn from a trial, proposed here or not. A config told before is not told again."""
@@ -131,6 +149,7 @@ class Searcher:
         value = score(trial)
         if value is None:
             return _WORST_VALUE if self._worst is None else self._worst + _FAR_WORSE
+        self._scores.append(value)
         self._worst = value if self._worst is None else max(self._worst, value)
         return value
 

@@ -18,14 +18,13 @@ from optuna.trial import TrialState
 
 from tunekit.search.belief import Belief
 from tunekit.search.experience import WORST, Experience, Forest
-from tunekit.search.features import ConfigTable
 from tunekit.search.points import Points
 from tunekit.space import Space
 
 FAILED = "failed"
 """The attribute of a study's trial whose config did not work."""
 
-_HORIZON = 8
+HORIZON = 8
 """Proposals over which a gain is expected."""
 _RIVALS = 128
 """Configs that may be the best; of the others it is not worth asking."""
@@ -46,7 +45,6 @@ class TransferSampler(optuna.samplers.BaseSampler):
         self._points = points
         self._experience = experience
         self._seed = seed
-        self._table = ConfigTable(space.configs)
         self._forest: Forest | None = None
         self._trees: Any = None
         self._belief: Belief | None = None
@@ -107,7 +105,7 @@ class TransferSampler(optuna.samplers.BaseSampler):
 
     def expected_gain(self, study: optuna.Study) -> float:
         """Return the part of the best time that the next proposals are expected to save."""
-        return float(np.mean(-np.expm1(-self.missing(study, rivals=_HORIZON))))
+        return float(np.mean(-np.expm1(-self.missing(study, rivals=HORIZON))))
 
     def missing(self, study: optuna.Study, *, rivals: int = _RIVALS) -> np.ndarray[Any, Any]:
         """Draw log(best time so far / best time of the untried), 0 where that is not lower."""
@@ -143,7 +141,8 @@ class TransferSampler(optuna.samplers.BaseSampler):
             self._forest = forest
             self._trees = None
             if forest is not None:
-                self._trees = forest.predict(self._space.problem, self._space.device, self._table)
+                space = self._space
+                self._trees = forest.predict(space.problem, space.device, space.configs)
         belief = Belief(self._trees, self._points.coordinates)
         worked = [value for value in known.values() if np.isfinite(value)]
         best = min(worked, default=0.0)
