@@ -121,6 +121,11 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     is_flag=True,
     help="Search nothing: after an upgrade, verify the best few stored configs again.",
 )
+@click.option(
+    "--optuna-storage",
+    metavar="URL",
+    help="Keep each key's Optuna study there too: sqlite:///FILE, postgresql://… or journal:FILE.",
+)
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
 @_json_option
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -167,8 +172,10 @@ def tune(
         raise click.UsageError(
             "--stale and --retune exclude each other: one verifies, one searches"
         )
-    if stale and (settings["record"] is not None or settings["trials"] is not None):
-        raise click.UsageError("--stale searches nothing: it takes neither --record nor --trials")
+    if stale and any(settings[n] is not None for n in ("record", "trials", "optuna_storage")):
+        raise click.UsageError(
+            "--stale searches nothing: it takes no --record, --trials or --optuna-storage"
+        )
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
     from tunekit.cli_tune import TuneRequest, run_tune

@@ -16,6 +16,7 @@ from tunekit.search.budget import DEFAULT_TRIALS, Budget
 from tunekit.search.experience import Experience
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.searcher import SAMPLERS, Searcher
+from tunekit.search.storage import StudyStorage, open_storage
 
 __all__ = [
     "DEFAULT_TRIALS",
@@ -23,5 +24,7 @@ __all__ = [
     "Budget",
     "Experience",
     "Searcher",
+    "StudyStorage",
+    "open_storage",
     "shipped_experience",
 ]

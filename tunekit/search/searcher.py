@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import optuna
+from optuna.trial import TrialState
 
 from tunekit.config import Config
 from tunekit.key import TuningKey
@@ -16,12 +17,16 @@ from tunekit.search.experience import Experience
 from tunekit.search.points import Points
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.sampler import SpaceSampler, gaussian_process, tpe
+from tunekit.search.storage import told_plainly
 from tunekit.search.transfer import FAILED, HORIZON, TransferSampler
 from tunekit.space import Space
 from tunekit.trial import Trial
 
 SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
 """The samplers there are, the default one first."""
+
+_AGAIN = 8
+"""Configs that a stored study found fast and the cache does not know are tried first, so many."""
 
 _FAR_WORSE = math.log(4.0)
 _WORST_VALUE = math.log(3600e6)
@@ -35,6 +40,10 @@ class Searcher:
     and never proposed again. `experience` is what `transfer` learns of other keys from: the shipped
     portfolio unless one is given, which all searches of a run share and add their trials to. The
     same arguments, and the same trials told, give the same proposals.
+
+    With a `storage` the study is kept there, and continued if it is there already. Only `prior`
+    says what was tried: what the study alone knows is tried again, the fastest first, and what it
+    says is running was left by a process that died, for a key is searched by one at a time.
     """
 
     def __init__(
@@ -46,6 +55,7 @@ class Searcher:
         trials: int | None = None,
         prior: Sequence[Trial] = (),
         experience: Experience | None = None,
+        storage: optuna.storages.BaseStorage | None = None,
     ) -> None:
         if sampler not in SAMPLERS:
             raise ValueError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
@@ -69,18 +79,22 @@ class Searcher:
         spread = sampler != "random" or whole
         self._sampler = SpaceSampler(self._points, inner, seed=seed, startup=startup, spread=spread)
         key = TuningKey.of(space.problem, space.device.slug)
-        with _quiet():
+        with _quiet(), told_plainly(storage):
             self._study = optuna.create_study(
                 study_name=f"{space.problem.family}/{key}/{space.digest()}",
                 sampler=self._sampler,
                 direction="minimize",
+                storage=storage,
+                load_if_exists=True,
             )
+            self._recorded = self._recall() if storage is not None else {}
         self._asked: dict[Config, optuna.Trial] = {}
         self._told: set[Config] = set()
         self._worst: float | None = None
         self._scores: list[float] = []
         for trial in prior:
             self.tell(trial)
+        self._sampler.first = sorted(self._recorded, key=lambda i: (self._recorded[i], i))[:_AGAIN]
 
     @property
     def study(self) -> optuna.Study:
@@ -136,6 +150,8 @@ class Searcher:
             self._study.tell(asked, value)
             return
         self._sampler.take(index)
+        if self._recorded.pop(index, None) is not None:
+            return
         self._study.add_trial(
             optuna.trial.create_trial(
                 params=self._points.params(index),
@@ -144,6 +160,17 @@ class Searcher:
                 user_attrs={FAILED: trial.status.value} if failed else {},
             )
         )
+
+    def _recall(self) -> dict[int, float]:
+        """Return what a stored study knows of the configs, by place; end what was left running."""
+        recorded: dict[int, float] = {}
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.state is TrialState.RUNNING:
+                self._study.tell(trial.number, state=TrialState.FAIL)
+            index = self._points.find(trial.params)
+            if index is not None and trial.state is TrialState.COMPLETE:
+                recorded[index] = math.inf if trial.user_attrs.get(FAILED) else trial.values[0]
+        return recorded
 
     def _value(self, trial: Trial) -> float:
         value = score(trial)

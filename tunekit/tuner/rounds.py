@@ -12,7 +12,7 @@ from tunekit.cache import Store
 from tunekit.errors import TuneError
 from tunekit.recording import Recording
 from tunekit.runner import Runner
-from tunekit.search import SAMPLERS, Budget
+from tunekit.search import SAMPLERS, Budget, open_storage
 from tunekit.trial import Trial
 from tunekit.tuner.dealing import Dealer
 from tunekit.tuner.events import (
@@ -41,6 +41,7 @@ def run(
     seed: int = 0,
     retune: bool = False,
     record: str | Path | None = None,
+    optuna_storage: str | None = None,
     on_event: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -70,7 +71,8 @@ def run(
     if sampler == "transfer":
         problems = [task.problem for task in merged]
         known = stored_experience(store, runner, seed=seed, new=problems if retune else ())
-    plan = Plan(sampler, budget, seed, retune, moves, known)
+    storage = None if optuna_storage is None else open_storage(optuna_storage)
+    plan = Plan(sampler, budget, seed, retune, moves, known, storage)
     session = _Session(runner, store, plan, clock, on_event, sleep)
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:
