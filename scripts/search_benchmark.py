@@ -23,7 +23,7 @@ import multiprocessing
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,7 +205,6 @@ def measure(
     seeds: int,
     trials: int,
     jobs: int = 1,
-    tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Run every sampler on every problem and seed; returns the figures of each."""
     curves: dict[str, list[Curve]] = defaultdict(list)
@@ -217,12 +216,13 @@ def measure(
         for problem in ((None,) if sampler == "transfer-together" else bench.problems)
     ]
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for number, (sampler, found, took) in enumerate(pool.imap(_job, work)):
+        for sampler, found, took in pool.imap(_job, work):
             curves[sampler] += found
             seconds[sampler] += took
-            tell(f"{number + 1} of {len(work)}: {sampler}")
-    return {name: figures(found, trials) | {"seconds_asking": round(seconds[name], 1)}
-            for name, found in curves.items()}  # fmt: skip
+    return {
+        name: figures(found, trials) | {"seconds_asking": round(seconds[name], 1)}
+        for name, found in curves.items()
+    }
 
 
 def figures(curves: Sequence[Curve], trials: int) -> dict[str, Any]:
@@ -267,9 +267,7 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown sampler {min(unknown)}: use some of {', '.join(SAMPLERS)}")
     bench = Bench.open(chosen.recording, SUITE)
-    found = measure(
-        bench, samplers, seeds=chosen.seeds, trials=chosen.trials, jobs=chosen.jobs,
-    )  # fmt: skip
+    found = measure(bench, samplers, seeds=chosen.seeds, trials=chosen.trials, jobs=chosen.jobs)
     if chosen.json:
         whole = {
             "schema": 1, "recording": chosen.recording.name, "problems": len(bench.problems),

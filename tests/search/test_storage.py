@@ -136,3 +136,15 @@ def test_a_storage_that_cannot_be_opened_is_one_line(bad):
         open_storage(bad)
     assert "\n" not in str(caught.value)
     assert "--optuna-storage" in str(caught.value)
+
+
+def test_studies_share_a_database_with_the_cache_and_no_table(world, tmp_path):
+    """Both are kept in order by Alembic: each has a table of its own for that."""
+    from tunekit.cache import Store
+
+    file = tmp_path / "both.db"
+    with Store.open(file) as store:
+        step(world, start(world, f"sqlite:///{file}"), 2)
+        assert store.has_trials() is False
+    with Store.open(file) as store:
+        assert store.bests() == []

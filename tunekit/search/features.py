@@ -59,25 +59,27 @@ def roofline_us(problem: Problem, device: DeviceInfo) -> float:
 
 def features(problem: Problem, device: DeviceInfo, table: ConfigTable) -> Matrix:
     """Return a row of numbers for each config of the table, on this problem and device."""
+    columns = [
+        *np.log2(table.fields.T),  # the tile and the launch, as they stand in the config
+        *_of_tiles(problem, device, table),
+        *_of_program(problem, device, table),
+        *(np.full(len(table.configs), value) for value in _of_problem(problem, device)),
+    ]
+    return np.column_stack(columns).astype(np.float64)
+
+
+def _of_tiles(problem: Problem, device: DeviceInfo, table: ConfigTable) -> list[Matrix]:
+    """Return what follows from how the tiles cover the product and the multiprocessors."""
     m, n, k = float(problem.m), float(problem.n), float(problem.k)
     size = float(ITEMSIZE[problem.dtype])
-    block_m, block_n, block_k, group, split, warps, stages = table.fields.T
-    processors, threads = float(device.multiprocessors), warps * device.warp_size
+    block_m, block_n, block_k, group, split, _, _ = table.fields.T
     tiles_m, tiles_n = np.ceil(m / block_m), np.ceil(n / block_n)
-    tiles = tiles_m * tiles_n
-    programs = tiles * split * problem.batch
+    programs = tiles_m * tiles_n * split * problem.batch
+    waves = programs / device.multiprocessors
+    full = waves / _resident(problem, device, table)
     steps = np.ceil(np.ceil(k / block_k) / split)
-    stage = (block_m + block_n) * block_k * size
-    shared = stage * stages
-    by_memory = (device.shared_bytes + _RESERVED_BYTES) / (shared + _RESERVED_BYTES)
-    by_registers = _REGISTERS / (block_m * block_n + _REGISTERS_BESIDE * threads)
-    resident = np.clip(np.floor(np.minimum(by_memory, by_registers)), 1, 32)
-    waves = programs / processors
-    full = programs / (processors * resident)
     moved = (m * k * tiles_n + n * k * tiles_m) * size + m * n * size
-    columns = [
-        # The tile and the launch, as they stand in the config.
-        *np.log2(table.fields.T),
+    return [
         # How many multiprocessors have work, and what of the last wave is idle: the largest single
         # loss of mid sizes. Once by one program each, once by as many as fit.
         np.log2(programs),
@@ -89,21 +91,6 @@ def features(problem: Problem, device: DeviceInfo, table: ConfigTable) -> Matrix
         # What is multiplied of nothing: tiles past the edge.
         tiles_m * block_m * tiles_n * block_n / (m * n),
         steps * split * block_k / k,
-        # The loop: its length, and the share that fills and empties the pipeline.
-        np.log2(steps),
-        stages / steps,
-        # Shared memory decides how many programs a multiprocessor holds; registers a thread do too,
-        # and too many spill.
-        np.log2(shared),
-        shared / device.shared_bytes,
-        resident,
-        block_m * block_n / threads,
-        # Bytes on their way at once hide the memory's latency: what small products live on.
-        np.log2(stage * np.minimum(stages, steps) * np.minimum(resident, np.ceil(waves))),
-        np.log2(stage * np.minimum(stages, steps) * np.minimum(programs, processors * resident)),
-        # Arithmetic intensity of the tile, and its shape.
-        np.log2(block_m * block_n / (block_m + block_n)),
-        np.log2(block_m / block_n),
         # What all tiles read together, over what must be read; partial sums besides.
         np.log2(moved / problem.min_bytes),
         np.log2(1.0 + split * m * n * 4.0 / problem.min_bytes) * (split > 1),
@@ -112,14 +99,44 @@ def features(problem: Problem, device: DeviceInfo, table: ConfigTable) -> Matrix
         np.log2(tiles_m),
         np.log2(tiles_n),
     ]
-    # What is multiplied, and where: a tree may hold that a rule is one of small products only.
-    whole = [
-        np.log2(m),
-        np.log2(n),
-        np.log2(k),
-        np.log2(problem.flops / problem.min_bytes),
-        np.log2(roofline_us(problem, device)),
-        size,
+
+
+def _of_program(problem: Problem, device: DeviceInfo, table: ConfigTable) -> list[Matrix]:
+    """Return what follows from what one program holds and does."""
+    block_m, block_n, block_k, _, split, warps, stages = table.fields.T
+    tiles = np.ceil(problem.m / block_m) * np.ceil(problem.n / block_n)
+    programs = tiles * split * problem.batch
+    steps = np.ceil(np.ceil(problem.k / block_k) / split)
+    stage = (block_m + block_n) * block_k * ITEMSIZE[problem.dtype]
+    resident = _resident(problem, device, table)
+    at_once = np.minimum(resident, np.ceil(programs / device.multiprocessors))
+    everywhere = np.minimum(programs, device.multiprocessors * resident)
+    return [
+        # The loop: its length, and the share that fills and empties the pipeline.
+        np.log2(steps),
+        stages / steps,
+        # Shared memory decides how many programs a multiprocessor holds; registers a thread do too,
+        # and too many spill.
+        np.log2(stage * stages),
+        stage * stages / device.shared_bytes,
+        resident,
+        block_m * block_n / (warps * device.warp_size),
+        # Bytes on their way at once hide the memory's latency: what small products live on.
+        np.log2(stage * np.minimum(stages, steps) * at_once),
+        np.log2(stage * np.minimum(stages, steps) * everywhere),
+        # Arithmetic intensity of the tile, and its shape.
+        np.log2(block_m * block_n / (block_m + block_n)),
+        np.log2(block_m / block_n),
+    ]
+
+
+def _of_problem(problem: Problem, device: DeviceInfo) -> list[float]:
+    """Return what is multiplied, and where: so a tree may hold a rule to small products only."""
+    return [
+        *(float(np.log2(size)) for size in (problem.m, problem.n, problem.k, problem.batch)),
+        float(np.log2(problem.flops / problem.min_bytes)),
+        float(np.log2(roofline_us(problem, device))),
+        float(ITEMSIZE[problem.dtype]),
         float(ITEMSIZE[problem.out_dtype]),
         float(problem.dtype == "bfloat16"),
         float(problem.precision == "tf32"),
@@ -127,11 +144,18 @@ def features(problem: Problem, device: DeviceInfo, table: ConfigTable) -> Matrix
         float(problem.layout[1] == "t"),
         float(problem.aligned),
         float(problem.scaling != "none"),
-        float(np.log2(problem.batch)),
-        processors,
+        float(device.multiprocessors),
         float(device.shared_bytes),
         float(device.l2_bytes),
         float(device.capability),
     ]
-    fixed = [np.full(len(table.configs), value) for value in whole]
-    return np.column_stack([*columns, *fixed]).astype(np.float64)
+
+
+def _resident(problem: Problem, device: DeviceInfo, table: ConfigTable) -> Matrix:
+    """Return how many programs a multiprocessor holds at once, by shared memory and registers."""
+    block_m, block_n, block_k, _, _, warps, stages = table.fields.T
+    shared = (block_m + block_n) * block_k * ITEMSIZE[problem.dtype] * stages
+    by_memory = (device.shared_bytes + _RESERVED_BYTES) / (shared + _RESERVED_BYTES)
+    threads = warps * device.warp_size
+    by_registers = _REGISTERS / (block_m * block_n + _REGISTERS_BESIDE * threads)
+    return np.asarray(np.clip(np.floor(np.minimum(by_memory, by_registers)), 1, 32))
