@@ -71,9 +71,9 @@ def main() -> None:
     whole = together(sys.argv[1:])
     (FOLDER / "search-h200.json").write_text(json.dumps(whole, indent=1) + "\n")
     page = FOLDER / "search.md"
-    marked = re.compile(r"(<!-- table -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
+    marked = re.compile(r"(<!-- table -->\n).*?(<!-- end of table -->)", re.DOTALL)
     made = table(whole["samplers"])
-    page.write_text(marked.sub(lambda found: found[1] + made + found[2], page.read_text()))
+    page.write_text(marked.sub(lambda found: found[1] + made + "\n" + found[2], page.read_text()))
     plot(whole["samplers"], FOLDER / "search-h200.svg")
 
 

@@ -19,7 +19,7 @@ from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
 if TYPE_CHECKING:
     from tunekit.cache import Store
 
-SAMPLERS = ("tpe", "random", "exhaustive")
+SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
 POLICIES = ("faster", "newer", "keep", "replace", "fail")
 FORMATS = ("json", "sqlite")
 """What the tuner and the store offer, repeated here so that `--help` need not load them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -148,3 +149,32 @@ def test_studies_share_a_database_with_the_cache_and_no_table(world, tmp_path):
         assert store.has_trials() is False
     with Store.open(file) as store:
         assert store.bests() == []
+
+
+def test_a_study_of_another_version_of_optuna_is_refused_in_one_line(world, tmp_path):
+    file = tmp_path / "old.db"
+    open_storage(f"sqlite:///{file}")
+    with sqlite3.connect(file) as old:
+        old.execute("UPDATE alembic_version SET version_num = 'v0.0.1.a'")
+        old.execute("UPDATE version_info SET schema_version = 1, library_version = '0.1.0'")
+    with pytest.raises(TuneError, match="name another --optuna-storage") as caught:
+        open_storage(f"sqlite:///{file}")
+    assert "\n" not in str(caught.value)
+
+
+def test_two_searches_with_one_seed_that_share_a_study_do_not_repeat_each_other(world, url):
+    """What the one told is known to the other, which the tuner hands it as earlier trials."""
+    first = step(world, start(world, url, seed=7), 6)
+    prior = [world.trial(world.problem(384), config) for config in first]
+    second = step(world, start(world, url, seed=7, prior=prior), 6)
+    assert len(set(first + second)) == 12
+
+
+def test_a_config_tried_twice_counts_once(world, url):
+    """Its later trial does not make it the best of a lucky sample."""
+    searcher = start(world, url)
+    (config,) = searcher.ask(1)
+    problem = world.problem(384)
+    searcher.tell(world.trial(problem, config, median_us=20.0))
+    searcher.tell(world.trial(problem, config, median_us=10.0))
+    assert values(searcher) == [pytest.approx(math.log(20.0))]
