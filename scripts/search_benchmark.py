@@ -119,7 +119,7 @@ class Search:
         self._answers = bench.recording.problems[problem].screening
         self._best = bench.best_us(problem)
         space = ReplayRunner(bench.recording).space(problem)
-        self._searcher = Searcher(space, sampler, **how)
+        self.searcher = Searcher(space, sampler, **how)
         self._batch: list[Any] = []
         self.seconds = 0.0
         self.curve: Curve = []
@@ -127,14 +127,14 @@ class Search:
     def ask(self, count: int) -> None:
         """Propose a batch."""
         started = time.perf_counter()
-        self._batch = self._searcher.ask(count)
+        self._batch = self.searcher.ask(count)
         self.seconds += time.perf_counter() - started
 
     def tell(self) -> list[Any]:
         """Answer the batch from the recording and note the regret; returns its trials."""
         told = [self._answers[config] for config in self._batch]
         for trial in told:
-            self._searcher.tell(trial)
+            self.searcher.tell(trial)
             regret = self.curve[-1] if self.curve else math.inf
             if trial.measurement is not None:
                 regret = min(regret, trial.measurement.median_us / self._best - 1)

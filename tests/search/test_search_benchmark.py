@@ -103,3 +103,19 @@ def test_the_same_seed_and_recording_give_the_same_trials(script, bench):
     problem = bench.problems[8]
     runs = [script.search_one(bench, problem, "transfer-alone", 5, 16).curve for _ in range(2)]
     assert runs[0] == runs[1]
+
+
+def test_the_stated_bound_holds_in_held_out_cases(script, bench):
+    """The problems recorded in float16, none of which the bound was calibrated on."""
+    held = cases = 0
+    for problem in (p for p in bench.recording.problems if p.dtype == "float16"):
+        known = script.known_to(bench, [problem], portfolio=True, seed=0)
+        script.check_unseen(known, bench, problem)
+        search = script.Search(bench, problem, "transfer", seed=0, trials=80, experience=known)
+        for trials in (12, 24, 48):
+            stated = search.run(trials).searcher.distance()
+            assert 0 <= stated.expected <= stated.bound < 0.2
+            held += search.curve[-1] <= stated.bound + 1e-9
+            cases += 1
+    assert cases == 33
+    assert held / cases >= 0.85

@@ -158,6 +158,19 @@ def test_the_gain_expected_falls_as_the_best_is_found(world):
     assert 1 >= gains[0] > gains[-1] >= 0
 
 
+def test_the_distance_from_the_best_is_nothing_when_all_is_tried(world):
+    problem = world.problem(384)
+    searcher = Searcher(world.space(problem), "transfer", experience=experienced(world))
+    assert searcher.distance() is None
+    bounds = []
+    while searcher.remaining:
+        for config in searcher.ask(3):
+            searcher.tell(world.trial(problem, config))
+        bounds.append(searcher.distance().bound)
+    assert bounds[0] > bounds[-1] == 0
+    assert Searcher(world.space(problem), "tpe").distance() is None
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "random", "exhaustive"])
 def test_the_gain_expected_without_a_model_falls_with_the_trials(world, sampler):
     problem = world.problem(384)

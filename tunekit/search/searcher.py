@@ -18,7 +18,7 @@ from tunekit.search.points import Points
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.sampler import SpaceSampler, gaussian_process, tpe
 from tunekit.search.storage import told_plainly
-from tunekit.search.transfer import FAILED, HORIZON, TransferSampler
+from tunekit.search.transfer import FAILED, HORIZON, Distance, TransferSampler
 from tunekit.space import Space
 from tunekit.trial import Trial
 
@@ -132,6 +132,17 @@ class Searcher:
         lead = sorted(self._scores)[min(2, len(self._scores) - 1)] - min(self._scores)
         chance = HORIZON / (len(self._told) + HORIZON)
         return chance * -math.expm1(-lead) if len(self._scores) > 1 else chance
+
+    def distance(self) -> Distance | None:
+        """Return how far the best tried may be from the best there is, or None if nobody can say.
+
+        Only `transfer` has a model that knows, and only once something has worked.
+        """
+        if not self.remaining and self._scores:
+            return Distance(0.0, 0.0)
+        if self._transfer is None or not self._scores:
+            return None
+        return self._transfer.distance(self._study)
 
     def tell(self, trial: Trial) -> None:
         """Learn from a trial, proposed here or not. A config told before is not told again."""
