@@ -30,6 +30,9 @@ from tunekit.cache.location import shown_location
 from tunekit.cache.models import APPLICATION_ID
 from tunekit.errors import DamagedStoreError, StoreError
 
+SQL_ERRORS = (SQLAlchemyError,)
+"""What a database that another library opens through SQLAlchemy, as Optuna does, may raise."""
+
 BUSY_SECONDS = 30.0
 """How long a transaction waits for another's lock."""
 

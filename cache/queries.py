@@ -73,6 +73,7 @@ TRIALS = (
     .join(_ENVIRONMENT, _TRIAL.c.environment_id == _ENVIRONMENT.c.id)
     .order_by(_TRIAL.c.id)
 )
+RECENT_TRIALS = TRIALS.order_by(None).order_by(_TRIAL.c.id.desc()).limit(bindparam("most"))
 BASELINES = _results(_BASELINE, _BEST.c.id).outerjoin(_BEST, _BEST.c.baseline_id == _BASELINE.c.id)
 MISSES = _of_keys(_MISS, _MISS.c.count)
 LEASES = _of_keys(
@@ -105,6 +106,8 @@ class Where:
     gpu: str | None = None
     family: str | None = None
     compiler: str | None = None
+    most: int | None = None
+    """How many rows to read, where the statement has a limit."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the conditions given."""
@@ -114,7 +117,8 @@ class Where:
     def parameters(self) -> dict[str, Any]:
         """Return what the conditions compare with."""
         parts = {} if self.key is None else self.key.to_dict()
-        whole = {"gpu": self.gpu, "family": self.family, "compiler": self.compiler}
+        whole: dict[str, Any] = {"gpu": self.gpu, "family": self.family}
+        whole |= {"compiler": self.compiler, "most": self.most}
         return whole | {f"key_{name}": value for name, value in parts.items()}
 
 

@@ -23,6 +23,7 @@ from tunekit.cache.queries import (
     KEY_END,
     MEASUREMENT_END,
     MISSES,
+    RECENT_TRIALS,
     RESULT_END,
     TRIALS,
     Where,
@@ -133,6 +134,12 @@ def find_bests(connection: Connection, where: Where = EVERYWHERE) -> list[Stored
 def find_trials(connection: Connection, where: Where = EVERYWHERE) -> list[StoredTrial]:
     """Return trials in the order they were first stored."""
     rows = select_rows(connection, TRIALS, where)
+    return _readable("trial", rows, _ResultReader(connection).trial)
+
+
+def find_recent_trials(connection: Connection, gpu: str, most: int) -> list[StoredTrial]:
+    """Return the trials of a GPU kind that were stored last, the latest first."""
+    rows = select_rows(connection, RECENT_TRIALS, Where(gpu=gpu, most=most))
     return _readable("trial", rows, _ResultReader(connection).trial)
 
 

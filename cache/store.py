@@ -24,6 +24,7 @@ from tunekit.cache.reading import (
     find_bests,
     find_devices,
     find_misses,
+    find_recent_trials,
     find_trials,
     find_unread,
 )
@@ -91,6 +92,12 @@ class Store:
         with self.database.reading() as connection:
             found = find_trials(connection, Where(key=key, compiler=compiler))
         return [stored.shown() for stored in found]
+
+    def recent_trials(self, gpu: str, most: int) -> list[tuple[TuningKey, Trial, Provenance]]:
+        """Return at most so many trials of a GPU kind's keys, those stored last first."""
+        with self.database.reading() as connection:
+            found = find_recent_trials(connection, gpu, most)
+        return [(stored.key, *stored.shown()) for stored in found]
 
     def trial_counts(self, key: TuningKey) -> dict[Status, int]:
         """Return how many trials of a key ended how, under any compiler."""

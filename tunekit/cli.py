@@ -19,7 +19,7 @@ from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
 if TYPE_CHECKING:
     from tunekit.cache import Store
 
-SAMPLERS = ("tpe", "random", "exhaustive")
+SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
 POLICIES = ("faster", "newer", "keep", "replace", "fail")
 FORMATS = ("json", "sqlite")
 """What the tuner and the store offer, repeated here so that `--help` need not load them."""
@@ -109,7 +109,7 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     metavar="auto|cuda|cuda:N|replay|replay:FILE",
     help="Where to measure. `auto` is the GPU, or without one a replay of the shipped recording.",
 )
-@click.option("--sampler", type=click.Choice(SAMPLERS), default="tpe", show_default=True)
+@click.option("--sampler", type=click.Choice(SAMPLERS), default=SAMPLERS[0], show_default=True)
 @click.option(
     "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
 )
@@ -120,6 +120,11 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     "--stale",
     is_flag=True,
     help="Search nothing: after an upgrade, verify the best few stored configs again.",
+)
+@click.option(
+    "--optuna-storage",
+    metavar="URL",
+    help="Keep each key's Optuna study there too: sqlite:///FILE, postgresql://… or journal:FILE.",
 )
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
 @_json_option
@@ -167,8 +172,10 @@ def tune(
         raise click.UsageError(
             "--stale and --retune exclude each other: one verifies, one searches"
         )
-    if stale and (settings["record"] is not None or settings["trials"] is not None):
-        raise click.UsageError("--stale searches nothing: it takes neither --record nor --trials")
+    if stale and any(settings[n] is not None for n in ("record", "trials", "optuna_storage")):
+        raise click.UsageError(
+            "--stale searches nothing: it takes no --record, --trials or --optuna-storage"
+        )
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
     from tunekit.cli_tune import TuneRequest, run_tune

@@ -45,6 +45,7 @@ class TuneRequest:
     retune: bool
     stale: bool
     record: str | None
+    optuna_storage: str | None
     as_json: bool
     quiet: bool
     verbose: bool
@@ -146,6 +147,7 @@ def _run(
         seed=request.seed,
         retune=request.retune,
         record=request.record,
+        optuna_storage=request.optuna_storage,
         on_event=narrator,
     )
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.key import Problem
-from tunekit.search import SAMPLERS, Searcher
+from tunekit.search import SAMPLERS, Experience, Searcher
 from tunekit.space import Space
 from tunekit.trial import Measurement, Status, Trial
 
@@ -28,6 +28,15 @@ GRID = tuple(
     for group in (1, 8)
     for w, s in ((4, 3), (8, 5))
 )
+
+
+QUICK = tuple(sampler for sampler in SAMPLERS if sampler != "gp")
+"""`gp` takes a second for a proposal: it has tests of its own, and no more."""
+
+
+def make(space, sampler="tpe", **how):
+    """Make a searcher that knows nothing of other problems: `transfer` too starts from nothing."""
+    return Searcher(space, sampler, experience=Experience(), **how)
 
 
 def space_of(configs):
@@ -62,7 +71,7 @@ def search(searcher, answer, trials, batch=8):
 
 
 @given(
-    sampler=st.sampled_from(SAMPLERS),
+    sampler=st.sampled_from(QUICK),
     chosen=st.sets(st.integers(0, len(GRID) - 1), min_size=1, max_size=40),
     seed=st.integers(0, 2**32 - 1),
     trials=st.none() | st.integers(1, 60),
@@ -71,7 +80,7 @@ def search(searcher, answer, trials, batch=8):
 )
 def test_proposals_are_legal_new_and_come_to_an_end(sampler, chosen, seed, trials, batch, results):
     configs = [GRID[i] for i in sorted(chosen)]
-    searcher = Searcher(space_of(configs), sampler, seed=seed, trials=trials)
+    searcher = make(space_of(configs), sampler, seed=seed, trials=trials)
 
     def answer(config):
         result = results[configs.index(config) % len(results)]
@@ -83,10 +92,10 @@ def test_proposals_are_legal_new_and_come_to_an_end(sampler, chosen, seed, trial
     assert searcher.ask(3) == []
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", QUICK)
 def test_the_seed_decides(sampler):
     def run(seed):
-        searcher = Searcher(space_of(GRID), sampler, seed=seed, trials=40)
+        searcher = make(space_of(GRID), sampler, seed=seed, trials=40)
         return search(searcher, lambda c: ok(c, bowl(c)), 40)
 
     assert run(3) == run(3) != run(4)
@@ -107,21 +116,37 @@ def test_the_study_records_what_is_run():
 
 def test_the_study_is_named_by_key_and_space():
     whole, part = space_of(GRID), space_of(GRID[1:])
-    name = Searcher(whole).study.study_name
+    name = make(whole).study.study_name
     assert name.startswith("matmul/512x512x512 bfloat16 nt on nvidia-h200-sm90-132/")
-    assert name != Searcher(part).study.study_name
+    assert name != make(part).study.study_name
 
 
 def test_tpe_beats_random_on_a_smooth_landscape():
     def regret(sampler):
         lows = []
         for seed in range(8):
-            searcher = Searcher(space_of(GRID), sampler, seed=seed, trials=40)
+            searcher = make(space_of(GRID), sampler, seed=seed, trials=40)
             seen = search(searcher, lambda c: ok(c, bowl(c)), 40)
             lows.append(min(map(bowl, seen)))
         return statistics.mean(lows)
 
     assert regret("tpe") < regret("random")
+
+
+def test_gp_proposes_what_is_legal_and_new_and_learns():
+    prior = [ok(c, bowl(c)) for c in GRID[::6]]
+    proposed = make(space_of(GRID), "gp", prior=prior).ask(3)
+    assert len(set(proposed)) == 3
+    assert set(proposed) <= set(GRID) - set(GRID[::6])
+    assert statistics.mean(map(bowl, proposed)) < statistics.mean(map(bowl, GRID))
+
+
+def test_transfer_starts_from_the_shipped_portfolio():
+    """The portfolio knows nothing of these configs by name, yet says which tiles are good."""
+    searcher = Searcher(space_of(GRID), trials=40)
+    first = searcher.ask(8)
+    assert len(set(first)) == 8
+    assert first != make(space_of(GRID), "transfer", trials=40).ask(8)
 
 
 def test_the_first_proposals_cover_variants_and_tile_areas():
@@ -153,19 +178,19 @@ def test_a_start_of_failures_alone_is_no_end():
     assert len(set(seen + last)) == 80
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", QUICK)
 def test_a_space_of_one_config(sampler):
-    searcher = Searcher(space_of(GRID[:1]), sampler)
+    searcher = make(space_of(GRID[:1]), sampler)
     assert searcher.ask(8) == [GRID[0]]
     assert searcher.ask(8) == []
     searcher.tell(failed(GRID[0]))
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", QUICK)
 def test_prior_trials_are_not_proposed_again(sampler):
     prior = [ok(c, bowl(c)) for c in GRID[::2]] + [failed(GRID[1])]
     stranger = Config("pointer", 512, 512, 32)
-    searcher = Searcher(space_of(GRID), sampler, prior=[*prior, ok(stranger, 1.0), prior[0]])
+    searcher = make(space_of(GRID), sampler, prior=[*prior, ok(stranger, 1.0), prior[0]])
     assert len(searcher.study.trials) == len(prior)
     rest = search(searcher, lambda c: ok(c, bowl(c)), 10**6)
     assert sorted(rest) == sorted(set(GRID) - {trial.config for trial in prior})
@@ -187,10 +212,7 @@ def test_telling_a_config_again_changes_nothing():
 
 def test_a_small_space_is_swept_by_any_sampler():
     space = space_of(GRID[:30])
-    sweeps = {
-        tuple(Searcher(space, s, trials=30, seed=1).ask(30))
-        for s in ("tpe", "random", "exhaustive")
-    }
+    sweeps = {tuple(make(space, s, trials=30, seed=1).ask(30)) for s in SAMPLERS}
     assert len(sweeps) == 1
 
 

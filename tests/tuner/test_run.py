@@ -131,7 +131,7 @@ def test_no_problem_is_an_error(make_runner, store):
 
 
 def test_an_unknown_sampler_is_refused(make_runner, store, tasks):
-    with pytest.raises(ValueError, match="use one of tpe"):
+    with pytest.raises(ValueError, match="use one of transfer, tpe"):
         run(tasks, runner=make_runner(), store=store, sampler="luck")
 
 
@@ -266,3 +266,11 @@ def test_a_measured_run_does_not_rest_on_replayed_rows(make_runner, store, tasks
     assert report.trials_run == 6
     assert not report.skipped
     assert report.bests[0].provenance.origin is Origin.MEASURED
+
+
+@pytest.mark.parametrize("sampler", ["transfer", "tpe", "random"])
+def test_times_without_end_make_no_row(make_runner, store, tasks, sampler):
+    runner = make_runner(time_us=lambda problem, config: math.inf)
+    report = run(tasks[:1], runner=runner, store=store, sampler=sampler, budget=Budget(trials=16))
+    assert store.bests() == report.bests == []
+    assert len(report.failed) == 1

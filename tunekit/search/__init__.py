@@ -5,11 +5,28 @@ list that was not proposed before. Optuna sees named parameters. `SpaceSampler` 
 Optuna's sampler and the study: it takes the sampler's proposal and moves it to the nearest legal
 config still untried, so the study records exactly what is run. A failed trial is told as a finite
 bad value, because Optuna forgets trials that are told as failed.
+
+The default sampler, `transfer`, is such a sampler of our own. All searches of a run share one
+`Experience`: it holds the trials of every key, and the forest that learns from them.
 """
 
 from __future__ import annotations
 
 from tunekit.search.budget import DEFAULT_TRIALS, Budget
+from tunekit.search.experience import Experience
+from tunekit.search.portfolio import shipped_experience
 from tunekit.search.searcher import SAMPLERS, Searcher
+from tunekit.search.storage import StudyStorage, open_storage
+from tunekit.search.transfer import Distance
 
-__all__ = ["DEFAULT_TRIALS", "SAMPLERS", "Budget", "Searcher"]
+__all__ = [
+    "DEFAULT_TRIALS",
+    "SAMPLERS",
+    "Budget",
+    "Distance",
+    "Experience",
+    "Searcher",
+    "StudyStorage",
+    "open_storage",
+    "shipped_experience",
+]

@@ -38,9 +38,17 @@ class Points:
         for name in self._switches:
             settings = sorted({c.switch(name) for c in self.configs})
             self.distributions[name] = CategoricalDistribution(settings)
+        self._places = {
+            tuple(self.params(i)[name] for name in self.distributions): i
+            for i in range(len(self.configs))
+        }
         self.coordinates = np.array(
             [self._place(self.params(i)) for i in range(len(self.configs))], dtype=np.float64
         ).reshape(len(self.configs), -1)
+
+    def find(self, params: Mapping[str, Any]) -> int | None:
+        """Return the place of the config with these parameters, or None if there is none."""
+        return self._places.get(tuple(params.get(name) for name in self.distributions))
 
     def params(self, index: int) -> dict[str, Any]:
         """Return a config as Optuna's parameters. An absent switch is 0."""

@@ -37,6 +37,8 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._coverage = Coverage(points, self._random)
         self._varying = {n: d for n, d in points.distributions.items() if not d.single()}
+        self.first: list[int] = []
+        """Configs to propose before any other."""
         self.taken = -1
         """The config proposed last, by its place in the space."""
 
@@ -82,6 +84,10 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         raise RuntimeError(f"{param_name} was not proposed together with the others")
 
     def _pick(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> int:
+        while self.first:
+            index = self.first.pop(0)
+            if self._free[index]:
+                return index
         if self._inner is not None and self._coverage.count >= self._startup and self._varying:
             proposal = self._inner.sample_relative(study, trial, self._varying)
             if proposal:
@@ -143,3 +149,8 @@ def tpe(seed: int) -> optuna.samplers.BaseSampler:
             multivariate=True,
             constant_liar=True,
         )
+
+
+def gaussian_process(seed: int) -> optuna.samplers.BaseSampler:
+    """Return Optuna's Gaussian process. It needs SciPy and torch, and seconds for long searches."""
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)

@@ -8,16 +8,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import optuna
+from optuna.trial import TrialState
 
 from tunekit.config import Config
 from tunekit.key import TuningKey
 from tunekit.ranking import score
+from tunekit.search.experience import Experience
 from tunekit.search.points import Points
-from tunekit.search.sampler import SpaceSampler, tpe
+from tunekit.search.portfolio import shipped_experience
+from tunekit.search.sampler import SpaceSampler, gaussian_process, tpe
+from tunekit.search.storage import told_plainly
+from tunekit.search.transfer import FAILED, HORIZON, Distance, TransferSampler
 from tunekit.space import Space
 from tunekit.trial import Trial
 
-SAMPLERS = ("tpe", "random", "exhaustive")
+SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
+"""The samplers there are, the default one first."""
+
+_AGAIN = 8
+"""Configs that a stored study found fast and the cache does not know are tried first, so many."""
 
 _FAR_WORSE = math.log(4.0)
 _WORST_VALUE = math.log(3600e6)
@@ -28,40 +37,64 @@ class Searcher:
     """The search for one key. Not thread-safe.
 
     `prior` are earlier trials of the key; those whose config the space still holds are told first
-    and never proposed again. The same arguments give the same proposals.
+    and never proposed again. `experience` is what `transfer` learns of other keys from: the shipped
+    portfolio unless one is given, which all searches of a run share and add their trials to. The
+    same arguments, and the same trials told, give the same proposals.
+
+    With a `storage` the study is kept there, and continued if it is there already. Only `prior`
+    says what was tried: what the study alone knows is tried again, the fastest first, and what it
+    says is running was left by a process that died, for a key is searched by one at a time.
     """
 
     def __init__(
         self,
         space: Space,
-        sampler: str = "tpe",
+        sampler: str = SAMPLERS[0],
         *,
         seed: int = 0,
         trials: int | None = None,
         prior: Sequence[Trial] = (),
+        experience: Experience | None = None,
+        storage: optuna.storages.BaseStorage | None = None,
     ) -> None:
         if sampler not in SAMPLERS:
             raise ValueError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
+        self._space = space
         self._points = Points(space.configs)
+        self._experience: Experience | None = None
+        self._transfer: TransferSampler | None = None
         whole = trials is not None and len(space) <= trials
-        inner = None
-        if sampler == "tpe" and not whole:
-            inner = tpe(seed)
-        startup = 0 if inner is None else _startup_trials(trials)
+        inner: optuna.samplers.BaseSampler | None = None
+        startup = _startup_trials(trials)
+        if whole or sampler in ("random", "exhaustive"):
+            startup = 0
+        elif sampler == "transfer":
+            known = shipped_experience(seed) if experience is None else experience
+            self._experience = known
+            self._transfer = TransferSampler(space, self._points, known, seed=seed)
+            inner = self._transfer
+            startup = 0 if known.knows(space.device.arch) else startup
+        else:
+            inner = tpe(seed) if sampler == "tpe" else gaussian_process(seed)
         spread = sampler != "random" or whole
         self._sampler = SpaceSampler(self._points, inner, seed=seed, startup=startup, spread=spread)
         key = TuningKey.of(space.problem, space.device.slug)
-        with _quiet():
+        with _quiet(), told_plainly(storage):
             self._study = optuna.create_study(
                 study_name=f"{space.problem.family}/{key}/{space.digest()}",
                 sampler=self._sampler,
                 direction="minimize",
+                storage=storage,
+                load_if_exists=True,
             )
-        self._asked: dict[Config, int] = {}
+            self._recorded = self._recall() if storage is not None else {}
+        self._asked: dict[Config, optuna.Trial] = {}
         self._told: set[Config] = set()
         self._worst: float | None = None
+        self._scores: list[float] = []
         for trial in prior:
             self.tell(trial)
+        self._sampler.first = sorted(self._recorded, key=lambda i: (self._recorded[i], i))[:_AGAIN]
 
     @property
     def study(self) -> optuna.Study:
@@ -79,9 +112,37 @@ class Searcher:
         for _ in range(min(n, self.remaining)):
             trial = self._study.ask(self._points.distributions)
             config = self._points.configs[self._sampler.taken]
-            self._asked[config] = trial.number
+            self._asked[config] = trial
             proposed.append(config)
         return proposed
+
+    def expected_gain(self) -> float:
+        """Return the part of the best time that the next proposals are expected to save, 0 to 1.
+
+        1 while nothing has worked, 0 at the end of the space. `transfer` asks its model. For any
+        other sampler the times are taken as if drawn at random: of n trials, the next 8 hold a new
+        best with a chance of 8 / (n + 8), which then leads by as much as the best leads the third.
+        """
+        if not self.remaining:
+            return 0.0
+        if not self._scores:
+            return 1.0
+        if self._transfer is not None:
+            return self._transfer.expected_gain(self._study)
+        lead = sorted(self._scores)[min(2, len(self._scores) - 1)] - min(self._scores)
+        chance = HORIZON / (len(self._told) + HORIZON)
+        return chance * -math.expm1(-lead) if len(self._scores) > 1 else chance
+
+    def distance(self) -> Distance | None:
+        """Return how far the best tried may be from the best there is, or None if nobody can say.
+
+        Only `transfer` has a model that knows, and only once something has worked.
+        """
+        if not self.remaining and self._scores:
+            return Distance(0.0, 0.0)
+        if self._transfer is None or not self._scores:
+            return None
+        return self._transfer.distance(self._study)
 
     def tell(self, trial: Trial) -> None:
         """Learn from a trial, proposed here or not. A config told before is not told again."""
@@ -89,24 +150,44 @@ class Searcher:
         if index is None or trial.config in self._told:
             return
         self._told.add(trial.config)
+        if self._experience is not None:
+            self._experience.note(self._space.problem, self._space.device, [trial])
+        failed = score(trial) is None
         value = self._value(trial)
-        number = self._asked.pop(trial.config, None)
-        if number is not None:
-            self._study.tell(number, value)
+        asked = self._asked.pop(trial.config, None)
+        if asked is not None:
+            if failed:
+                asked.set_user_attr(FAILED, trial.status.value)
+            self._study.tell(asked, value)
             return
         self._sampler.take(index)
+        if self._recorded.pop(index, None) is not None:
+            return
         self._study.add_trial(
             optuna.trial.create_trial(
                 params=self._points.params(index),
                 distributions=self._points.distributions,
                 value=value,
+                user_attrs={FAILED: trial.status.value} if failed else {},
             )
         )
+
+    def _recall(self) -> dict[int, float]:
+        """Return what a stored study knows of the configs, by place; end what was left running."""
+        recorded: dict[int, float] = {}
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.state is TrialState.RUNNING:
+                self._study.tell(trial.number, state=TrialState.FAIL)
+            index = self._points.find(trial.params)
+            if index is not None and trial.state is TrialState.COMPLETE:
+                recorded[index] = math.inf if trial.user_attrs.get(FAILED) else trial.values[0]
+        return recorded
 
     def _value(self, trial: Trial) -> float:
         value = score(trial)
         if value is None:
             return _WORST_VALUE if self._worst is None else self._worst + _FAR_WORSE
+        self._scores.append(value)
         self._worst = value if self._worst is None else max(self._worst, value)
         return value
 

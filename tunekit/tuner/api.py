@@ -30,13 +30,14 @@ def tune(
     *,
     cache: str | Path | None = None,
     device: str = "auto",
-    sampler: str = "tpe",
+    sampler: str = SAMPLERS[0],
     trials: int | None = None,
     seconds: float | None = None,
     seed: int = 0,
     retune: bool = False,
     stale: bool = False,
     record: str | Path | None = None,
+    optuna_storage: str | None = None,
     on_event: Listener | None = None,
 ) -> TuneReport:
     """Find and store the fastest right config of each problem.
@@ -51,8 +52,10 @@ def tune(
         TuneError: no config of some key works; the other keys are done and stored.
     """
     _check_settings(sampler, trials, seconds, seed)
-    if stale and (retune or record is not None or trials is not None):
-        raise ProblemError("stale verifies what is stored: it excludes retune, record and trials")
+    if stale and (retune or record is not None or trials is not None or optuna_storage):
+        raise ProblemError(
+            "stale verifies what is stored: it excludes retune, record, trials and optuna_storage"
+        )
     tasks = [] if stale and shapes is None else _tasks(shapes)
     budget = Budget.for_sampler(sampler, trials, seconds)
     runner = open_runner(device, seed=seed)
@@ -67,7 +70,7 @@ def tune(
             else:
                 report = run(
                     tasks, runner=runner, store=store, sampler=sampler, budget=budget, seed=seed,
-                    retune=retune, record=record, on_event=on_event,
+                    retune=retune, record=record, optuna_storage=optuna_storage, on_event=on_event,
                 )  # fmt: skip
     finally:
         runner.close()

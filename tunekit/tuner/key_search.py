@@ -20,7 +20,7 @@ from tunekit.ranking import (
     sound,
 )
 from tunekit.runner import Runner
-from tunekit.search import Budget, Searcher
+from tunekit.search import Budget, Experience, Searcher, StudyStorage
 from tunekit.space import Space
 from tunekit.trial import Best, Measurement, Origin, Provenance, Trial, choose
 from tunekit.tuner.allocation import Standing, expected_gain, floor_of
@@ -40,6 +40,10 @@ class Plan:
     retune: bool
     moves: bool = False
     """Whether up to half of each key's trials may go to other keys."""
+    experience: Experience | None = None
+    """What the keys of the run share of what they and earlier runs tried."""
+    storage: StudyStorage | None = None
+    """Where Optuna's studies are kept, beside the trials in the store."""
 
 
 class KeySearch:
@@ -165,6 +169,8 @@ class KeySearch:
                 seed=self._plan.seed,
                 trials=self._plan.budget.trials,
                 prior=list(self.tried.values()),
+                experience=self._plan.experience,
+                storage=self._plan.storage,
             )
         self._batch = self._searcher.ask(count)
         self._nothing_left = not self._batch

@@ -12,7 +12,7 @@ from tunekit.cache import Store
 from tunekit.errors import TuneError
 from tunekit.recording import Recording
 from tunekit.runner import Runner
-from tunekit.search import SAMPLERS, Budget
+from tunekit.search import SAMPLERS, Budget, open_storage
 from tunekit.trial import Trial
 from tunekit.tuner.dealing import Dealer
 from tunekit.tuner.events import (
@@ -26,6 +26,7 @@ from tunekit.tuner.events import (
     TuneReport,
     merged_tasks,
 )
+from tunekit.tuner.experience import stored_experience
 from tunekit.tuner.key_search import KeySearch, Plan
 from tunekit.tuner.sharing import Sharing
 
@@ -35,11 +36,12 @@ def run(
     *,
     runner: Runner,
     store: Store,
-    sampler: str = "tpe",
+    sampler: str = SAMPLERS[0],
     budget: Budget | None = None,
     seed: int = 0,
     retune: bool = False,
     record: str | Path | None = None,
+    optuna_storage: str | None = None,
     on_event: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -65,7 +67,12 @@ def run(
         raise TuneError("there is nothing to tune: no problem was given")
     budget = budget or Budget.for_sampler(sampler, None, None)
     moves = len(merged) > 1 and sampler != "exhaustive" and budget.trials is not None
-    plan = Plan(sampler, budget, seed, retune, moves=moves)
+    known = None
+    if sampler == "transfer":
+        problems = [task.problem for task in merged]
+        known = stored_experience(store, runner, seed=seed, new=problems if retune else ())
+    storage = None if optuna_storage is None else open_storage(optuna_storage)
+    plan = Plan(sampler, budget, seed, retune, moves, known, storage)
     session = _Session(runner, store, plan, clock, on_event, sleep)
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:

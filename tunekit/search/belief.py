@@ -1,0 +1,86 @@
+"""What is believed of the configs of one key: the forest's word, corrected by the key's own trials.
+
+A Gaussian process over the configs of a space. Its mean is the mean of the trees and its covariance
+how the trees vary together, so what they disagree on is what a trial settles; configs that lie
+close to each other share the rest of the error; and one unknown constant is common to all, for the
+forest speaks of slowdowns and nobody knows the best. Everything is in logarithms of time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tunekit.search.features import Matrix
+
+Whole = np.ndarray[Any, np.dtype[np.int64]]
+
+_LOCAL = 0.10
+_LOCAL_ALONE = 0.3
+"""Standard deviation of the forest's error that neighbouring configs share, and of the slowdowns
+themselves where there is no forest."""
+_LENGTH = 2.0
+"""Distance, in doublings, over which they do."""
+_OFFSET = 0.3
+"""Standard deviation of the constant."""
+_NOISE = 0.02
+"""Of a measurement."""
+
+
+class Belief:
+    """Mean and variance of every config's slowdown, updated by one observation at a time."""
+
+    def __init__(self, trees: Matrix | None, coordinates: Matrix) -> None:
+        count = len(coordinates)
+        self._coordinates = coordinates
+        spread = np.zeros((1, count)) if trees is None else trees - trees.mean(axis=0)
+        self._spread = spread / math.sqrt(len(spread))
+        self._local = (_LOCAL_ALONE if trees is None else _LOCAL) ** 2
+        self.mean: Matrix = np.zeros(count) if trees is None else trees.mean(axis=0)
+        self.variance: Matrix = (self._spread**2).sum(axis=0) + self._local + _OFFSET**2
+        self._seen: list[Matrix] = []
+
+    def observe(self, index: int, slowdown: float | None = None) -> None:
+        """Learn a config's slowdown, or only that it is going to be known."""
+        row = self.covariance(index)
+        deviation = math.sqrt(max(float(row[index]), 0.0) + _NOISE**2)
+        row /= deviation
+        if slowdown is not None:
+            self.mean = self.mean + row * ((slowdown - self.mean[index]) / deviation)
+        self.variance = np.maximum(self.variance - row**2, 0.0)
+        self._seen.append(row)
+
+    def covariance(self, index: int) -> Matrix:
+        """Return the covariance of every config with one, given what was observed."""
+        away = np.abs(self._coordinates - self._coordinates[index]).sum(axis=1)
+        row = self._spread.T @ self._spread[:, index] + _OFFSET**2
+        row += self._local * np.exp(-away / _LENGTH)
+        if self._seen:
+            seen = np.array(self._seen)
+            row -= seen.T @ seen[:, index]
+        return np.asarray(row)
+
+    def improvement(self, best: float) -> Matrix:
+        """Return by how much each config is expected to be better than `best`."""
+        deviation = np.sqrt(np.maximum(self.variance, 1e-12))
+        return _expected_excess((best - self.mean) / deviation) * deviation
+
+    def lowest(self, free: Sequence[int] | Whole, *, draws: int, seed: int) -> Matrix:
+        """Draw the slowdown of the best of some configs, `draws` times."""
+        places = np.asarray(free, dtype=np.int64)
+        joint = np.array([self.covariance(int(i))[places] for i in places])
+        values, vectors = np.linalg.eigh((joint + joint.T) / 2)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        random = np.random.Generator(np.random.PCG64(seed))
+        drawn = self.mean[places] + random.standard_normal((draws, len(places))) @ root.T
+        return np.asarray(drawn.min(axis=1))
+
+
+def _expected_excess(z: Matrix) -> Matrix:
+    """Return the mean of max(0, z + a standard normal)."""
+    density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    below = 0.5 * (1 + np.array([math.erf(value / math.sqrt(2)) for value in z]))
+    return np.asarray(np.maximum(z * below + density, 0.0))
