@@ -11,9 +11,9 @@ The tolerance follows from rounding, elementwise, for c = sum of K products a * 
 `s_out` is the smallest number above zero of the output dtype: below its normal range, which for
 float16 a product may well be, rounding errors no longer shrink with c. `u` are unit roundoffs: of
 the output dtype, of the operands as the hardware reads them (only tf32 shortens them), and of
-accumulation in float32. Rounding errors of a sum of K random terms grow as sqrt(K) (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019); the
-norms divided by sqrt(K) are the standard deviation of c. The factor 8 covers the largest of 10^9
-elements.
+accumulation in float32. Rounding errors of a sum of K random terms grow as sqrt(K) (Higham and
+Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019); the norms divided by sqrt(K)
+are the standard deviation of c. The factor 8 covers the largest of 10^9 elements.
 """
 
 from __future__ import annotations
