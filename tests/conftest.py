@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# `pytest --hypothesis-profile full` searches longer and at random.
+# `pytest --hypothesis-profile full` searches longer and at random; `brief` is for a second compiler.
 settings.register_profile(
     "ci",
     max_examples=30,
@@ -32,6 +32,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("brief", settings.get_profile("ci"), max_examples=8)
 settings.register_profile("full", max_examples=1000, deadline=None)
 settings.load_profile("ci")
 
