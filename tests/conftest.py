@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# `pytest --hypothesis-profile full` searches longer and at random; `brief` is for a second compiler.
+# `pytest --hypothesis-profile full` searches longer and at random; `brief` is for a second run.
 settings.register_profile(
     "ci",
     max_examples=30,
