@@ -142,17 +142,12 @@ def test_a_closed_pool_leaves_no_process_and_nobody_waiting(pools):
     assert all(until(lambda pid=pid: not Path(f"/proc/{pid}").exists()) for pid in pids)
 
 
-def test_compilers_see_no_gpu_and_yield_to_what_measures(monkeypatch):
-    pool = CompilePool(workers=1, build=look_around)
+def test_compilers_see_no_gpu_and_yield_to_what_measures(fakes):
+    pool = CompilePool(workers=1, build=fakes.look_around)
     try:
         assert result(pool, problem(64)).error == f" {os.nice(0) + compile_pool.NICENESS}"
     finally:
         pool.close()
-
-
-def look_around(problem, config, device):
-    visible = os.environ["CUDA_VISIBLE_DEVICES"]
-    return compile_pool.Compiled(Status.COMPILE_ERROR, f"{visible} {os.nice(0)}")
 
 
 def processes(mark: str) -> list[str]:

@@ -124,3 +124,9 @@ def build(table, problem, config, device):
     elif what != "ok":
         fail(what)
     return Compiled(Status.OK)
+
+
+def look_around(problem, config, device):
+    """Say, as a compiler's error, which GPUs a compiler sees and how nice it is."""
+    visible = os.environ["CUDA_VISIBLE_DEVICES"]
+    return Compiled(Status.COMPILE_ERROR, f"{visible} {os.nice(0)}")
