@@ -163,8 +163,8 @@ FAULTS = [
 
 def test_a_run_with_faults_of_every_kind_goes_on_and_says_what_happened(tune, own_cache):
     run = tune("--json", "--trials", "24", "--quiet", faults=FAULTS)
-    code, out, _ = run.result()
-    assert code == 0
+    code, out, err = run.result()
+    assert code == 0, err
     document = json.loads(out)
     counts = document["trial_counts"]
     assert sum(counts.values()) == 48
@@ -224,7 +224,7 @@ def test_a_killed_worker_costs_the_trial_in_flight(tune, own_cache):
 def test_a_hang_is_a_timeout_and_the_run_goes_on(tune, own_cache):
     run = tune("--json", "--trials", "6", "--quiet", faults=[(("num_warps", 8), "hang")])
     code, _, err = run.result()
-    assert code == 0 or "times in a row" in err
+    assert code == 0, err
     timeouts = [trial for trial in stored(own_cache) if trial.status is Status.TIMEOUT]
     assert timeouts
     assert all("ran over 2 s" in t.error or "not tried" in t.error for t in timeouts)

@@ -17,7 +17,7 @@ from tunekit.config import Config
 from tunekit.errors import DeviceError, TuneError
 from tunekit.gpu_runner import GpuRunner
 from tunekit.key import Problem
-from tunekit.measuring import Limits
+from tunekit.measuring import MOST_DEATHS, Limits
 from tunekit.trial import Origin, Status
 
 PROBLEMS = [Problem("matmul", m, 512, 512, "bfloat16") for m in (64, 128, 256)]
@@ -152,16 +152,32 @@ def test_a_config_that_ended_two_processes_is_not_tried_on_a_third_problem(make_
     assert runner.spent().restarts == 2
 
 
-def test_deaths_in_a_row_end_the_run_with_one_line_and_what_there_was(make_runner):
-    runner = make_runner(dict.fromkeys(CONFIGS[1:], "segfault"))
+def test_a_gpu_on_which_the_vendor_fails_too_ends_the_run_and_keeps_what_there_was(make_runner):
+    runner = make_runner({**dict.fromkeys(CONFIGS[1:], "segfault"), "vendor": "segfault"})
     screening = runner.screen(each(PROBLEMS[0], CONFIGS))
     got = [next(screening)[1] for _ in range(6)]
-    with pytest.raises(TuneError, match=r"died 5 times in a row.*SIGSEGV.*nvidia-smi") as raised:
+    with pytest.raises(TuneError, match=r"died 6 times in a row.*SIGSEGV.*nvidia-smi") as raised:
         next(screening)
     assert [trial.status for trial in got] == [Status.OK] + [Status.LAUNCH_ERROR] * 5
     assert "\n" not in str(raised.value)
-    with pytest.raises(TuneError, match="died 5 times"):  # and it stays so
+    with pytest.raises(TuneError, match="died 6 times"):  # and it stays so
         runner.vendor(PROBLEMS[1])
+
+
+def test_many_bad_configs_in_a_row_on_a_gpu_that_is_well_end_nothing(make_runner, tmp_path):
+    runner = make_runner(dict.fromkeys(CONFIGS[:-1], "segfault"))
+    found = statuses(runner, CONFIGS)
+    assert found == [Status.LAUNCH_ERROR] * (len(CONFIGS) - 1) + [Status.OK]
+    assert len(CONFIGS) > MOST_DEATHS
+    asked = [words for _, _, words in log(tmp_path) if words.startswith("vendor")]
+    assert len(asked) == (len(CONFIGS) - 1) // MOST_DEATHS
+
+
+def test_a_gpu_that_is_well_and_runs_no_config_at_all_ends_the_run(make_runner, monkeypatch):
+    monkeypatch.setattr("tunekit.measuring.MOST_FAULTS", 7)
+    runner = make_runner(dict.fromkeys(CONFIGS, "segfault"))
+    with pytest.raises(TuneError, match="died 7 times in a row"):
+        statuses(runner, CONFIGS)
 
 
 def test_one_that_dies_in_the_finals_is_left_out_of_them(make_runner):

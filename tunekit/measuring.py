@@ -28,7 +28,13 @@ AHEAD = 2
 
 MOST_STARTS = 3
 MOST_DEATHS = 5
-"""The run ends if the process dies this often without having answered in between."""
+"""If the process dies this often in a row, the vendor's call has to show that the GPU is well."""
+
+MOST_FAULTS = 4 * MOST_DEATHS
+"""The run ends after so many deaths without a config that ran, even on a GPU that is well."""
+
+PROBE = -1
+"""The number of an ask whose answer nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class MeasuringProcess:
         self._again: deque[Ask] = deque()
         self._begun = False
         self._at: Config | None = None
-        self._deaths = 0
+        self._deaths = self._faults = self._failed_starts = 0
         self._seconds = {"start": 0.0, "busy": 0.0, "compile": 0.0, "idle": 0.0, "time": 0.0}
         self._state, self._since = "start", time.monotonic()
         self._heard = self._since
@@ -205,6 +211,7 @@ class MeasuringProcess:
             raise message.error
         else:
             self._is_up = True
+            self._failed_starts = 0
             self._source.opened(message)
 
     def _take(self, answer: Answer) -> None:
@@ -218,31 +225,39 @@ class MeasuringProcess:
             self._restarts += 1
         self._source.deliver(ask, answer)
         if answer.lost:
-            self._deaths += 1
-            self._restart("a fault made its context on the GPU unusable")
-        else:
-            self._deaths = 0
+            self._restart("a fault made its context on the GPU unusable", ask)
+            return
+        self._deaths = 0
+        if ask.number != PROBE:
+            self._faults = 0
 
     def _died(self, status: Status, reason: str) -> None:
-        self._deaths += 1
         self._restarts += 1
-        if not self._is_up and self._deaths >= MOST_STARTS:
-            raise TuneError(f"the measuring process does not start: {reason}")
-        if self._begun:  # else it died between two asks, and neither is to blame
-            ask = self._asked.popleft()
+        if not self._is_up:
+            self._failed_starts += 1
+            if self._failed_starts >= MOST_STARTS:
+                raise TuneError(f"the measuring process does not start: {reason}")
+        ask = self._asked[0] if self._asked else None
+        if ask is not None and self._begun:  # else it died between two asks: neither is to blame
+            self._asked.popleft()
             config = ask.configs[0] if ask.kind is Kind.SCREEN else self._at
             self._source.deliver(ask, Died(status, reason, config))
-        self._restart(reason)
+        self._restart(reason, ask)
 
-    def _restart(self, reason: str) -> None:
-        if self._deaths >= MOST_DEATHS:
+    def _restart(self, reason: str, ask: Ask | None) -> None:
+        """Start another process, unless it is the GPU that fails and not what runs there."""
+        self._deaths += 1
+        self._faults += 1
+        if self._deaths > MOST_DEATHS or self._faults >= MOST_FAULTS:
             raise TuneError(
-                f"the measuring process died {self._deaths} times in a row, the last time so:"
+                f"the measuring process died {self._faults} times in a row, the last time so:"
                 f" {reason}. Finished trials are kept; see whether nvidia-smi shows the GPU well,"
                 " then run the same command again"
             )
         self._again.extendleft(reversed(self._asked))
         self._asked.clear()
+        if self._deaths == MOST_DEATHS and ask is not None:
+            self._again.appendleft(Ask(Kind.VENDOR, ask.problem, number=PROBE))
         self._child.kill()
         self._child = self._start()
         self._is_up, self._begun, self._at = False, False, None

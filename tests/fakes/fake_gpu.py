@@ -67,6 +67,8 @@ class FakeMeasure:
 
     def vendor(self, problem):
         self.note("vendor", problem)
+        if "vendor" in self.table:
+            fail(self.table["vendor"])
         return measurement(12.0)
 
     def screen(self, problem, config):
