@@ -11,6 +11,7 @@ change that would be read wrongly raises it by two.
 
     1: the first
     2: a measurement may be marked `throttled`
+    3: a best may have a `distance`
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tunekit.cache.fields import whole
 from tunekit.errors import ExchangeError
 
 FORMAT = "tunekit-cache"
-SCHEMA = 2
+SCHEMA = 3
 SECTIONS = ("devices", "bests", "baselines", "trials")
 
 Sections = Mapping[str, list[Any]]

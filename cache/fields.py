@@ -80,9 +80,12 @@ def time_of(row: Mapping[str, Any], name: str) -> float:
 
 def ratio_of(row: Mapping[str, Any], name: str) -> float | None:
     """Return a number from 0, or None where there is none."""
+    return None if row.get(name) is None else part_of(row, name)
+
+
+def part_of(row: Mapping[str, Any], name: str) -> float:
+    """Return a number from 0."""
     value = row.get(name)
-    if value is None:
-        return None
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LIMIT:
         return float(value)
     raise RefusedRowError(f"{name}: expected a number from 0, found {reprlib.repr(value)}")

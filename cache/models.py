@@ -29,10 +29,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 """The revision of the tables below. Revisions are numbered so that they sort."""
 
-OLDER_VERSIONS = ("0001",)
+OLDER_VERSIONS = ("0001", "0002")
 """Those that `migrations` leads here from. All of them have the tables below, by name."""
 
 
@@ -214,6 +214,8 @@ class BestRow(KeyColumns, MeasurementColumns, ProvenanceColumns, NumberedBase):
     trials: Mapped[int]
     space_size: Mapped[int] = mapped_column(BigInteger)
     count: Mapped[int] = mapped_column(BigInteger)
+    expected_distance: Mapped[float | None]
+    distance_bound: Mapped[float | None]
 
 
 class MissRow(KeyColumns, Base):

@@ -20,6 +20,7 @@ from tunekit.cache.fields import (
     flag_of,
     member_of,
     object_of,
+    part_of,
     ratio_of,
     text_of,
     time_of,
@@ -38,7 +39,17 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError, ProblemError
 from tunekit.key import ITEMSIZE, LAYOUTS, MAX_SIZE, PRECISIONS, SCALINGS, TuningKey
-from tunekit.trial import Best, Choice, Fingerprint, Measurement, Origin, Provenance, Status, Trial
+from tunekit.trial import (
+    Best,
+    Choice,
+    Distance,
+    Fingerprint,
+    Measurement,
+    Origin,
+    Provenance,
+    Status,
+    Trial,
+)
 
 _MARKS = tuple(field.name for field in fields(Measurement) if field.default is False)
 """What is marked on a measurement: absent is false, so that older files need not have it."""
@@ -74,6 +85,7 @@ def best_to_plain(best: Best) -> dict[str, Any]:
         "trials": best.trials,
         "space_size": best.space_size,
         "count": best.count,
+        "distance": _distance_to_plain(best.distance),
         "provenance": _provenance_to_plain(best.provenance),
     }
 
@@ -149,6 +161,7 @@ def best_from_plain(row: Any) -> Best:
         space_size=whole_of(row, "space_size"),
         provenance=_provenance(row),
         count=whole_of(row, "count", 1) if "count" in row else 1,
+        distance=_distance(row),
     )
     if choice is Choice.TRITON and vendor is not None and vendor.high_us < measurement.low_us:
         raise ContradictionError("choice: it is Triton's kernel, but the vendor's call is faster")
@@ -189,6 +202,12 @@ def _measurement_to_plain(measurement: Measurement | None) -> dict[str, Any] | N
     if measurement is None:
         return None
     return {name: getattr(measurement, name) for name in MEASUREMENT_FIELDS}
+
+
+def _distance_to_plain(distance: Distance | None) -> dict[str, float] | None:
+    if distance is None:
+        return None
+    return {"expected": distance.expected, "bound": distance.bound}
 
 
 def _provenance_to_plain(provenance: Provenance) -> dict[str, Any]:
@@ -235,6 +254,16 @@ def _config(row: Mapping[str, Any]) -> Config:
 
 def _vendor(row: Mapping[str, Any]) -> Measurement | None:
     return None if row.get("vendor") is None else _measurement(row, "vendor")
+
+
+def _distance(row: Mapping[str, Any]) -> Distance | None:
+    if row.get("distance") is None:
+        return None
+    plain = object_of(row["distance"], "distance")
+    expected, bound = part_of(plain, "expected"), part_of(plain, "bound")
+    if expected > bound:
+        raise ContradictionError("distance: more is expected than its bound")
+    return Distance(expected, bound)
 
 
 def _measurement(row: Mapping[str, Any], field: str) -> Measurement:

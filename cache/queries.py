@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    bindparam,
+    distinct,
+    func,
+    select,
+)
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from tunekit.cache.models import (
@@ -62,6 +71,7 @@ BESTS = (
     _results(
         _BEST,
         *(_BEST.c.choice, _CONFIG.c.text, _BEST.c.trials, _BEST.c.space_size, _BEST.c.count),
+        *(_BEST.c.expected_distance, _BEST.c.distance_bound),
         *(_VENDOR.c[name] for name in ("id", *MEASUREMENT_FIELDS)),
     )
     .join(_CONFIG, _BEST.c.config_id == _CONFIG.c.id)
@@ -95,6 +105,18 @@ COUNTS = (
     .join(_DEVICE, _TRIAL.c.device_id == _DEVICE.c.id)
     .where(*_KEY_IS)
     .group_by(_TRIAL.c.status)
+)
+
+FAILURES = (
+    _of_keys(
+        _TRIAL,
+        _ENVIRONMENT.c.compiler,
+        _TRIAL.c.status,
+        func.count(distinct(_TRIAL.c.config_id)),
+    )
+    .join(_ENVIRONMENT, _TRIAL.c.environment_id == _ENVIRONMENT.c.id)
+    .where(_TRIAL.c.status != "ok")
+    .group_by(_PROBLEM.c.id, _DEVICE.c.id, _ENVIRONMENT.c.compiler, _TRIAL.c.status)
 )
 
 

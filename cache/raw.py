@@ -53,7 +53,7 @@ def read_sections(connection: Connection) -> dict[str, list[Any]]:
 
 
 def _best(row: Sequence[Any], environments: _Environments) -> dict[str, Any]:
-    choice, text, trials, space_size, count, vendor_id, *vendor = row[RESULT_END:]
+    choice, text, trials, space_size, count, expected, bound, vendor_id, *vendor = row[RESULT_END:]
     return {
         **_result(row, environments),
         "measurement": _measurement(row[KEY_END:MEASUREMENT_END]),
@@ -62,6 +62,9 @@ def _best(row: Sequence[Any], environments: _Environments) -> dict[str, Any]:
         "trials": trials,
         "space_size": space_size,
         "count": count,
+        "distance": None
+        if expected is None and bound is None
+        else {"expected": expected, "bound": bound},
         "vendor": None if vendor_id is None else _measurement(vendor) or {},
     }
 

@@ -20,6 +20,7 @@ from tunekit.cache.queries import (
     DEVICES,
     ENVIRONMENTS,
     EVERYWHERE,
+    FAILURES,
     KEY_END,
     MEASUREMENT_END,
     MISSES,
@@ -35,6 +36,7 @@ from tunekit.cache.rows import (
     read_config,
     read_count,
     read_device,
+    read_distance,
     read_flag,
     read_key,
     read_measurement,
@@ -163,6 +165,25 @@ def count_trials(connection: Connection, key: TuningKey) -> dict[Status, int]:
     return dict(_readable("trial", rows, lambda row: (_named(Status, row[0]), int(row[1]))))
 
 
+def find_failures(
+    connection: Connection, where: Where = EVERYWHERE
+) -> dict[tuple[TuningKey, str], dict[Status, int]]:
+    """Return how many configs of each key failed how under each compiler, where any did."""
+
+    def read(row: Sequence[Any]) -> tuple[TuningKey, str, Status, int]:
+        compiler, status, count = row[KEY_END:]
+        if not isinstance(compiler, str):
+            raise DamagedRowError(f"the compiler {compiler!r:.80}")
+        return read_key(row[:KEY_END]), compiler, _named(Status, status), read_count(count)
+
+    found: dict[tuple[TuningKey, str], dict[Status, int]] = {}
+    for key, compiler, status, count in _readable(
+        "trial", select_rows(connection, FAILURES, where), read
+    ):
+        found.setdefault((key, compiler), {})[status] = count
+    return found
+
+
 class _ResultReader:
     """Decodes rows of bests, trials and baselines, which share the environments of one store."""
 
@@ -173,7 +194,9 @@ class _ResultReader:
 
     def best(self, row: Sequence[Any]) -> StoredBest:
         provenance, imported = self._provenance(row)
-        choice, text, trials, space_size, count, vendor_id, *vendor = row[RESULT_END:]
+        choice, text, trials, space_size, count, expected, bound, vendor_id, *vendor = row[
+            RESULT_END:
+        ]
         best = Best(
             key=read_key(row[:KEY_END]),
             choice=_named(Choice, choice),
@@ -184,6 +207,7 @@ class _ResultReader:
             space_size=read_count(space_size),
             provenance=provenance,
             count=read_count(count),
+            distance=read_distance(expected, bound),
         )
         return StoredBest(best, imported)
 

@@ -16,7 +16,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError, ProblemError
 from tunekit.key import TuningKey
-from tunekit.trial import Fingerprint, Measurement, Origin, Provenance
+from tunekit.trial import Distance, Fingerprint, Measurement, Origin, Provenance
 
 MAX_ERROR_TEXT = 4000
 """A failed trial keeps this much of its error text."""
@@ -99,6 +99,29 @@ def read_count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise DamagedRowError(f"the count {value!r:.80}")
     return value
+
+
+def distance_values(distance: Distance | None) -> dict[str, float | None]:
+    """Return the columns of a distance, null where there is none."""
+    return {
+        "expected_distance": None if distance is None else float(distance.expected),
+        "distance_bound": None if distance is None else float(distance.bound),
+    }
+
+
+def read_distance(expected: Any, bound: Any) -> Distance | None:
+    """Read a distance from its columns.
+
+    Raises:
+        DamagedRowError: they are not two parts of a time, the expected one within its bound.
+    """
+    if expected is None and bound is None:
+        return None
+    if type(expected) is not float or type(bound) is not float:
+        raise DamagedRowError(f"the distance {expected!r:.80}, {bound!r:.80}")
+    if not 0 <= expected <= bound < math.inf:
+        raise DamagedRowError(f"the distance {expected}, {bound}")
+    return Distance(expected, bound)
 
 
 def device_values(device: DeviceInfo) -> dict[str, Any]:

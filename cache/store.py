@@ -23,6 +23,7 @@ from tunekit.cache.reading import (
     count_trials,
     find_bests,
     find_devices,
+    find_failures,
     find_misses,
     find_recent_trials,
     find_trials,
@@ -103,6 +104,11 @@ class Store:
         """Return how many trials of a key ended how, under any compiler."""
         with self.database.reading() as connection:
             return count_trials(connection, key)
+
+    def failures(self, *, gpu: str | None = None) -> dict[tuple[TuningKey, str], dict[Status, int]]:
+        """Return how many configs failed how, by key and compiler; keys without any are absent."""
+        with self.database.reading() as connection:
+            return find_failures(connection, Where(gpu=gpu))
 
     def has_trials(self) -> bool:
         """Say whether there is a trial of any key."""

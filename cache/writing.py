@@ -26,6 +26,7 @@ from tunekit.cache.rows import (
     clean_error,
     config_text,
     device_values,
+    distance_values,
     environment_values,
     measurement_values,
     provenance_values,
@@ -77,6 +78,7 @@ class RowWriter:
             "trials": best.trials,
             "space_size": best.space_size,
             "count": best.count,
+            **distance_values(best.distance),
         }
         self._upsert(BestRow, values)
 

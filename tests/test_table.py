@@ -13,7 +13,17 @@ from tunekit.config import Config
 from tunekit.errors import ConfigError
 from tunekit.key import TuningKey
 from tunekit.table import Row, geometric_mean, served_rows
-from tunekit.trial import Best, Choice, Fingerprint, Grade, Measurement, Origin, Provenance
+from tunekit.trial import (
+    Best,
+    Choice,
+    Distance,
+    Fingerprint,
+    Grade,
+    Measurement,
+    Origin,
+    Provenance,
+    Status,
+)
 
 CURRENT = Fingerprint("source-now", "triton-now")
 CONFIG = Config("pointer", 128, 256, 64, group_size=8, num_warps=8, num_stages=4)
@@ -96,6 +106,25 @@ def test_a_row_is_the_documented_json():
     assert plain["ratio"] == pytest.approx(1.1)
     assert (plain["choice"], plain["origin"], plain["grade"]) == ("triton", "measured", "exact")
     assert (plain["count"], plain["aligned"]) == (3, True)
+
+
+def test_a_row_says_how_far_it_may_be_from_the_best_and_what_failed():
+    far = replace(best(), distance=Distance(0.004, 0.0204))
+    failures = {
+        (far.key, CURRENT.compiler): {Status.TIMEOUT: 1, Status.COMPILE_ERROR: 3},
+        (far.key, "another"): {Status.TIMEOUT: 50},
+    }
+    rows = served_rows([far, best(512)], failures)
+    plain = rows[0].to_dict()
+    assert plain["distance"] == {"expected": 0.004, "bound": 0.0204}
+    assert plain["failed"] == {"compile-error": 3, "timeout": 1}
+    assert (rows[1].to_dict()["distance"], rows[1].to_dict()["failed"]) == (None, {})
+    text = table.table(rows, width=None)
+    first, second = (line for line in text.splitlines() if "80/536" in line)
+    assert "80/536       4    0.4 % (2.0 %)" in first
+    assert "80/536       0                -" in second
+    line = "tried: 160 of 1072 legal configs; failed: 4 (compile-error 3, timeout 1)"
+    assert line in text.splitlines()
 
 
 def test_a_row_without_a_vendor_has_neither_its_time_nor_a_ratio():

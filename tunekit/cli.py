@@ -201,6 +201,10 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
     The ratio is the vendor's time over Triton's: above 1 the Triton kernel is the faster. The grade
     says whether a row was made by the kernels and the compiler installed here (exact), by another
     compiler (other-compiler) or by kernels that have changed since (other-source: not served).
+
+    trials/space: how many of the key's legal configs were tried; failed: how many of them did not
+    work. "off best" is how much slower the fastest of them is expected to be than the fastest there
+    is and, in brackets, the most it is in nine of ten cases.
     """
     from tunekit.cache import Store
     from tunekit.table import SCHEMA, served_rows, table
@@ -209,7 +213,7 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
         bests = store.bests(gpu=gpu)
         if not bests:
             raise StoreError(_nothing_to_show(store, gpu))
-    rows = served_rows(bests)
+        rows = served_rows(bests, store.failures(gpu=gpu))
     if as_json:
         answer_json({"schema": SCHEMA, "keys": [row.to_dict() for row in rows]})
     else:

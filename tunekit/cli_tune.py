@@ -156,9 +156,10 @@ def _stored(store: Store, shapes: Sequence[Shape], runner: Runner) -> list[Row]:
     """Return what the cache now serves for the shapes: the numbers that `show` gives too."""
     gpu = runner.device.slug
     if not shapes:  # `--stale` of the whole cache
-        return served_rows(store.bests(gpu=gpu))
+        return served_rows(store.bests(gpu=gpu), store.failures(gpu=gpu))
     keys = dict.fromkeys(TuningKey.of(shape.problem, gpu) for shape in shapes)
-    return served_rows(best for key in keys for best in store.best(key))
+    bests = [best for key in keys for best in store.best(key)]
+    return served_rows(bests, store.failures(gpu=gpu))
 
 
 def _show(request: TuneRequest, report: TuneReport, rows: Sequence[Row]) -> None:

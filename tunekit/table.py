@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tunekit.differences import Difference, fingerprint_differences
 from tunekit.kernels import current_fingerprint
 from tunekit.key import TuningKey
 from tunekit.lookup import grade_of, is_verified, order_of
-from tunekit.trial import Best, Choice, Grade, Measurement
+from tunekit.trial import Best, Choice, Grade, Measurement, Status
 
 SCHEMA = 1
 """Version of the JSON that `show` and `tune` print."""
@@ -25,11 +25,13 @@ _HEADS = (
     "vendor us",
     "ratio",
     "trials/space",
+    "failed",
+    "off best (90 %)",
     "origin",
     "grade",
     "best Triton config",
 )
-_RIGHT = {2, 3, 4, 5}
+_RIGHT = {2, 3, 4, 5, 6, 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Row:
     grade: Grade
     differences: tuple[Difference, ...] = ()
     """In which fields the row differs from what is installed."""
+    failed: Mapping[Status, int] = field(default_factory=dict)
+    """How many configs of the key failed how, under the row's compiler."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as the plain data of `show --json`. Times are in microseconds."""
@@ -71,6 +75,8 @@ class Row:
             "batch": key.batch,
             "count": best.count,
             "verified": is_verified(best),
+            "failed": {status.value: count for status, count in sorted(self.failed.items())},
+            "distance": None if best.distance is None else asdict(best.distance),
             "differences": [difference.to_dict() for difference in self.differences],
         }
 
@@ -83,10 +89,13 @@ def graded(best: Best) -> Row:
     return Row(best, grade, tuple(fingerprint_differences(best, current)))
 
 
-def served_rows(bests: Iterable[Best]) -> list[Row]:
+def served_rows(
+    bests: Iterable[Best],
+    failures: Mapping[tuple[TuningKey, str], Mapping[Status, int]] | None = None,
+) -> list[Row]:
     """Return one row a key, by GPU and key: of several environments' rows the one that fits best.
 
-    That is the row `tunekit.matmul` takes first.
+    That is the row `tunekit.matmul` takes first. `failures` is what `Store.failures` says.
     """
     rows: dict[TuningKey, Row] = {}
     for best in bests:
@@ -94,13 +103,17 @@ def served_rows(bests: Iterable[Best]) -> list[Row]:
         other = rows.get(best.key)
         if other is None or order_of(best, row.grade) < order_of(other.best, other.grade):
             rows[best.key] = row
-    return [rows[key] for key in sorted(rows, key=lambda key: (key.gpu, key))]
+    known = failures or {}
+    return [
+        replace(row, failed=known.get((key, row.best.provenance.fingerprint.compiler), {}))
+        for key, row in sorted(rows.items(), key=lambda item: (item[0].gpu, item[0]))
+    ]
 
 
 def table(rows: Sequence[Row], *, width: int | None) -> str:
     """Lay the rows out as text, a block for each GPU, with the geometric mean of the ratios.
 
-    Where one line a row would pass `width` characters the last columns go to a second line; with
+    Where one line a row would pass `width` characters the last columns go to further lines; with
     None (a pipe, a file) every row is one line however long. No number is ever shortened.
     """
     blocks = []
@@ -129,6 +142,13 @@ def _origin(best: Best) -> str:
     return f"{origin.value} (replayed)" if best.imported_replay else origin.value
 
 
+def _distance(best: Best) -> str:
+    """Write what is expected of the distance from the best and its bound: `0.4 % (2.0 %)`."""
+    if best.distance is None:
+        return "-"
+    return f"{100 * best.distance.expected:.1f} % ({100 * best.distance.bound:.1f} %)"
+
+
 def _printable(text: str) -> str:
     """Replace what a terminal would obey instead of showing it."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -143,6 +163,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         "-" if best.vendor is None else f"{best.vendor.median_us:.2f}",
         "-" if best.ratio is None else f"{best.ratio:.3f}",
         f"{best.trials}/{best.space_size}",
+        str(sum(row.failed.values())),
+        _distance(best),
         _origin(best),
         row.grade.value,
         _printable(str(best.config)),
@@ -150,7 +172,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _lines(rows: Sequence[Row], width: int | None) -> list[str]:
-    """Return the heading and the rows, each as one line or, where that is too long, two."""
+    """Return the heading and the rows, each as one line or, where that is too long, several."""
     grid = [_HEADS, *map(_cells, rows)]
     widths = [max(len(cells[i]) for cells in grid) for i in range(len(_HEADS))]
     padded = [
@@ -162,13 +184,23 @@ def _lines(rows: Sequence[Row], width: int | None) -> list[str]:
     ]
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
         return ["  ".join(cells).rstrip() for cells in padded]
-    ends = itertools.accumulate(size + 2 for size in widths)
-    fold = max(1, sum(end - 2 <= width for end in ends))
-    lines = []
-    for cells in padded:
-        lines.append("  ".join(cells[:fold]).rstrip())
-        lines.append("    " + "  ".join(cells[fold:]).rstrip())
-    return lines
+    folds = _folds(widths, width)
+    return [
+        ("    " if start else "") + "  ".join(cells[start:end]).rstrip()
+        for cells in padded
+        for start, end in itertools.pairwise(folds)
+    ]
+
+
+def _folds(widths: Sequence[int], width: int) -> list[int]:
+    """Return where lines begin that hold as many columns as fit, and where the last one ends."""
+    folds, room = [0], width
+    for place, size in enumerate(widths):
+        if size > room and place > folds[-1]:
+            folds.append(place)
+            room = width - 4
+        room -= size + 2
+    return [*folds, len(widths)]
 
 
 def _misfit(row: Row) -> str:
@@ -193,6 +225,15 @@ def _footer(rows: Sequence[Row]) -> list[str]:
             f"{geometric_mean(ratios):.3f}"
         )
         lines.append(f"problems: {len(rows)}, Triton chosen for {triton}")
+    tried, legal = (sum(getattr(row.best, n) for row in rows) for n in ("trials", "space_size"))
+    failed: Counter[str] = Counter()
+    for row in rows:
+        failed.update({status.value: count for status, count in row.failed.items()})
+    kinds = ", ".join(f"{kind} {count}" for kind, count in failed.most_common())
+    lines.append(
+        f"tried: {tried} of {legal} legal configs"
+        + (f"; failed: {failed.total()} ({kinds})" if kinds else "")
+    )
     for text, count in Counter(map(_misfit, rows)).items():
         if text:
             lines.append(f"{text}: {count} of {len(rows)} rows")

@@ -111,6 +111,15 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Distance:
+    """How far the best tried may be from the best there is, as parts of the time of the latter."""
+
+    expected: float
+    bound: float
+    """Held in at least nine of ten recorded cases (docs/benchmarks/search.md)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Best:
     """The chosen row of a key: the best Triton config and, beside it, the vendor's call."""
 
@@ -128,6 +137,8 @@ class Best:
     """How often the program runs this problem, as its shapes file says."""
     imported_replay: bool = False
     """An imported row that was replayed where it was made, as only the store can tell."""
+    distance: Distance | None = None
+    """What the search said when the choice was made, if it could: `transfer` can."""
 
     @property
     def replayed(self) -> bool:

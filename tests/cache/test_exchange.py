@@ -230,7 +230,7 @@ def test_a_file_of_the_next_schema_is_read_and_what_it_adds_is_ignored(document,
         row["provenance"]["cuda"] = None
     report = import_json(empty, sealed(document), legality=anything_goes)
     assert (report.added, report.refused) == (14, [])
-    assert "schema 3, one newer" in caplog.text
+    assert "schema 4, one newer" in caplog.text
 
 
 def test_fields_that_were_added_later_default_where_they_are_missing(document, empty):
@@ -271,7 +271,7 @@ def test_a_number_without_a_fraction_is_a_whole_one_however_it_is_written(docume
         (lambda d: "[]", "not an export"),
         (lambda d: "null", "not an export"),
         (lambda d: sealed({**d, "format": "other"}), "not an export"),
-        (lambda d: sealed({**d, "schema": 4}), "schema 4, and this tunekit reads up to 3: upgrade"),
+        (lambda d: sealed({**d, "schema": 5}), "schema 5, and this tunekit reads up to 4: upgrade"),
         (lambda d: sealed({**d, "schema": True}), "schema: expected"),
         (lambda d: sealed({**d, "schema": "1"}), "schema: expected"),
         (lambda d: sealed({**d, "bests": {}}), "bests: expected a list"),

@@ -19,6 +19,7 @@ from tunekit.key import ITEMSIZE, LAYOUTS, MAX_SIZE, PRECISIONS, SCALINGS, Tunin
 from tunekit.trial import (
     Best,
     Choice,
+    Distance,
     Fingerprint,
     Measurement,
     Origin,
@@ -83,6 +84,9 @@ def measurements(draw: st.DrawFn, ratios: st.SearchStrategy) -> Measurement:
     return Measurement(median, low, high, p20, p80, low, repetitions, draw(names), ratio, *marks)
 
 
+distances = st.lists(st.floats(0, 1e9), min_size=2, max_size=2).map(
+    lambda parts: Distance(*sorted(parts))
+)
 provenances = st.builds(
     Provenance,
     fingerprint=st.builds(Fingerprint, names, names),
@@ -112,6 +116,7 @@ def bests(draw: st.DrawFn, device: DeviceInfo) -> Best:
         space_size=draw(st.integers(0, 1 << 40)),
         provenance=draw(provenances),
         count=draw(st.integers(1, 1 << 40)),
+        distance=draw(st.none() | distances),
     )
 
 

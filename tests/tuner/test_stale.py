@@ -120,7 +120,7 @@ def test_a_row_that_was_never_verified_is_stale(make_runner, store, tuned, event
     store.put_best(doubtful, force=True)
     verify_again(runner=make_runner(), store=store, on_event=events.append)
     assert events[0].reasons == {"its result was never verified": 1}
-    assert store.best(best.key) == [replace(best, trials=5)]
+    assert store.best(best.key) == [replace(best, trials=5, distance=None)]
 
 
 def test_a_changed_kernel_is_verified_again_and_replaces_its_row(make_runner, store, tuned, events):

@@ -17,13 +17,11 @@ from tunekit.search.experience import Experience
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.searcher import SAMPLERS, Searcher
 from tunekit.search.storage import StudyStorage, open_storage
-from tunekit.search.transfer import Distance
 
 __all__ = [
     "DEFAULT_TRIALS",
     "SAMPLERS",
     "Budget",
-    "Distance",
     "Experience",
     "Searcher",
     "StudyStorage",

@@ -18,9 +18,9 @@ from tunekit.search.points import Points
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.sampler import SpaceSampler, gaussian_process, tpe
 from tunekit.search.storage import told_plainly
-from tunekit.search.transfer import FAILED, HORIZON, Distance, TransferSampler
+from tunekit.search.transfer import FAILED, HORIZON, TransferSampler
 from tunekit.space import Space
-from tunekit.trial import Trial
+from tunekit.trial import Distance, Trial
 
 SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
 """The samplers there are, the default one first."""

@@ -9,7 +9,7 @@ not in what they will say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,12 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import TrialState
 
-from tunekit.search.belief import Belief
+from tunekit.search.belief import Belief, Whole
 from tunekit.search.experience import WORST, Experience, Forest
+from tunekit.search.features import Matrix
 from tunekit.search.points import Points
 from tunekit.space import Space
+from tunekit.trial import Distance
 
 FAILED = "failed"
 """The attribute of a study's trial whose config did not work."""
@@ -36,15 +38,6 @@ _BOUND = 0.1
 """What is drawn of the distance from the best, times these, is stated: its mean and its 90 %
 quantile. The belief is far wider than its errors, which makes the search try what it does not know.
 `docs/benchmarks/search.md` says how often the bound held where the problem was left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """How far the best tried may be from the best there is, as parts of the time of the latter."""
-
-    expected: float
-    bound: float
-    """Held in at least nine of ten recorded cases."""
 
 
 States = tuple[dict[int, float], frozenset[int]]
@@ -82,7 +75,7 @@ class TransferSampler(optuna.samplers.BaseSampler):
     ) -> dict[str, Any]:
         """Return the parameters of the config from which most is expected, none at the end."""
         belief = self.belief(study)
-        free = self.free()
+        free = self._free({*self._known, *self._pending})
         if not len(free):
             return {}
         index = int(free[np.argmax(belief.improvement(self._best(belief))[free])])
@@ -114,31 +107,34 @@ class TransferSampler(optuna.samplers.BaseSampler):
         self._pending = pending
         return self._belief
 
-    def free(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the configs that were neither tried nor proposed, as last read."""
-        taken = np.zeros(len(self._space), dtype=bool)
-        taken[[*self._known, *self._pending]] = True
-        return np.flatnonzero(~taken)
-
     def expected_gain(self, study: optuna.Study) -> float:
         """Return the part of the best time that the next proposals are expected to save."""
-        return float(np.mean(-np.expm1(-_EXPECTED * self.missing(study, rivals=HORIZON))))
+        belief = self.belief(study)
+        drawn = self._missing(belief, {*self._known, *self._pending}, HORIZON)
+        return float(np.mean(-np.expm1(-_EXPECTED * drawn)))
 
     def distance(self, study: optuna.Study) -> Distance:
-        """Return how far the best tried is from the best there is."""
-        drawn = self.missing(study)
+        """Return how far the best tried is from the best there is; what is running is untried."""
+        known, _ = self._read(study)
+        self._belief = None  # the next proposal begins from what is running as well
+        drawn = self._missing(self._believe(self._experience.forest(), known), known, _RIVALS)
         bound = float(np.expm1(_BOUND * np.quantile(drawn, 0.9)))
         return Distance(min(bound, float(np.expm1(_EXPECTED * drawn.mean()))), bound)
 
-    def missing(self, study: optuna.Study, *, rivals: int = _RIVALS) -> np.ndarray[Any, Any]:
-        """Draw log(best time so far / best time of the untried), 0 where that is not lower."""
-        belief = self.belief(study)
-        free, best = self.free(), self._best(belief)
+    def _missing(self, belief: Belief, taken: Collection[int], rivals: int) -> Matrix:
+        """Draw log(best time so far / best time of the others), 0 where that is not lower."""
+        free, best = self._free(taken), 0.0  # something has worked: the best is the yardstick
         if not len(free):
             return np.zeros(1)
         hopeful = np.argsort(-belief.improvement(best)[free], kind="stable")[:rivals]
         lowest = belief.lowest(free[hopeful], draws=_DRAWS, seed=self._seed)
         return np.asarray(np.maximum(best - lowest, 0.0))
+
+    def _free(self, taken: Collection[int]) -> Whole:
+        """Return the places of all other configs."""
+        free = np.ones(len(self._space), dtype=bool)
+        free[list(taken)] = False
+        return np.flatnonzero(free)
 
     def _best(self, belief: Belief) -> float:
         """Return the slowdown to improve on: the best is the yardstick, so it is 0."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunekit.cache import Store
 from tunekit.config import Config
@@ -22,7 +22,7 @@ from tunekit.ranking import (
 from tunekit.runner import Runner
 from tunekit.search import Budget, Experience, Searcher, StudyStorage
 from tunekit.space import Space
-from tunekit.trial import Best, Measurement, Origin, Provenance, Trial, choose
+from tunekit.trial import Best, Distance, Measurement, Origin, Provenance, Trial, choose
 from tunekit.tuner.allocation import Standing, expected_gain, floor_of
 from tunekit.tuner.events import KeyDone, KeyFailed, Task
 
@@ -162,6 +162,11 @@ class KeySearch:
 
     def propose(self, count: int) -> list[Config]:
         """Return the next configs to try, at most `count`."""
+        self._batch = self._search().ask(count)
+        self._nothing_left = not self._batch
+        return self._batch
+
+    def _search(self) -> Searcher:
         if self._searcher is None:
             self._searcher = Searcher(
                 self.space,
@@ -172,9 +177,7 @@ class KeySearch:
                 experience=self._plan.experience,
                 storage=self._plan.storage,
             )
-        self._batch = self._searcher.ask(count)
-        self._nothing_left = not self._batch
-        return self._batch
+        return self._searcher
 
     def keep(self, trial: Trial) -> Trial:
         """Store a finished trial and return it as stored.
@@ -197,12 +200,13 @@ class KeySearch:
         Screening only says who takes part: it ran at other times, on a cooler or hotter device.
         """
         order = ranked(self.tried.values())
+        distance = self._search().distance() if order else None
         for _ in range(ATTEMPTS):
             count = contenders(order)
             entrants = [trial.config for trial in order[:count]]
             if not entrants:
                 break
-            done = self.decide(entrants)
+            done = self.decide(entrants, distance)
             if done is not None:
                 return done
             failed = {trial.config for trial in self.finals}
@@ -211,7 +215,9 @@ class KeySearch:
         failures = [trial for trial in last.values() if score(trial) is None]
         return KeyFailed(self.key, most_common_error(failures), len(failures))
 
-    def decide(self, entrants: Sequence[Config]) -> KeyDone | None:
+    def decide(
+        self, entrants: Sequence[Config], distance: Distance | None = None
+    ) -> KeyDone | None:
         """Measure finalists and store the best, or return None if none of them works."""
         finals = self._runner.finals(self.task.problem, entrants)
         trials = [sound(trial) for trial in finals.trials]
@@ -222,7 +228,7 @@ class KeySearch:
         chosen = pick(trials, vendor)
         if chosen is None or chosen.measurement is None:
             return None
-        best = self._best(chosen.config, chosen.measurement, vendor)
+        best = replace(self._best(chosen.config, chosen.measurement, vendor), distance=distance)
         return KeyDone(best, self._store.put_best(best, stale=self._may_replace))
 
     def last_finals(self) -> list[Trial]:

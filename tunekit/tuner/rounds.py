@@ -261,6 +261,8 @@ class _Session:
 
     def _finish(self, key: KeySearch) -> None:
         self._finished.add(key)
+        if key in self._proposals:  # time is over: nobody will try them
+            self._proposals.pop(key).result()
         outcome = key.finish()
         self._save(key)
         if isinstance(outcome, KeyFailed):

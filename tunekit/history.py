@@ -1,0 +1,96 @@
+"""What was tried for a key and how it went, from the trials that are stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tunekit.cache import Store
+from tunekit.config import Config
+from tunekit.key import TuningKey
+from tunekit.ranking import score
+from tunekit.trial import Status, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Configs that failed alike: of one status, for one reason."""
+
+    status: Status
+    reason: str
+    """The first line of the message, empty if there was none."""
+    count: int
+    example: Trial
+    """The first of them, with its whole message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An attempt that was better than all before it."""
+
+    attempt: int
+    """Which one it was, from 1."""
+    config: Config
+    median_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The configs that were tried for a key, each as it last went, in the order of first trials.
+
+    A finalist is known by its final time, not by its screening: the last step may lie above the
+    best row's time, and a step before it may be gone.
+    """
+
+    key: TuningKey
+    attempts: int
+    failures: tuple[Failure, ...]
+    """By status and reason, the most frequent first."""
+    curve: tuple[Step, ...]
+    """The best so far, wherever it became better."""
+
+    @property
+    def failed(self) -> int:
+        """How many of the attempts failed."""
+        return sum(failure.count for failure in self.failures)
+
+    def by_status(self) -> dict[Status, int]:
+        """Return how many attempts failed with each status that occurs."""
+        counts: Counter[Status] = Counter()
+        for failure in self.failures:
+            counts[failure.status] += failure.count
+        return dict(counts)
+
+
+def history(store: Store, key: TuningKey, *, compiler: str | None = None) -> History:
+    """Return the history of a key, under one compiler (that of a best row) or all.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    return history_of(key, (trial for trial, _ in store.trials(key, compiler=compiler)))
+
+
+def history_of(key: TuningKey, trials: Iterable[Trial]) -> History:
+    """Return the history that trials of a key make, in the order given."""
+    last: dict[Config, Trial] = {}
+    for trial in trials:
+        last[trial.config] = trial
+    curve: list[Step] = []
+    for attempt, trial in enumerate(last.values(), start=1):
+        if trial.measurement is None or score(trial) is None:
+            continue
+        if not curve or trial.measurement.median_us < curve[-1].median_us:
+            curve.append(Step(attempt, trial.config, trial.measurement.median_us))
+    return History(key, len(last), _failures(last.values()), tuple(curve))
+
+
+def _failures(trials: Iterable[Trial]) -> tuple[Failure, ...]:
+    alike: dict[tuple[Status, str], list[Trial]] = {}
+    for trial in trials:
+        if trial.status is not Status.OK:
+            reason = (trial.error or "").strip().split("\n", 1)[0]
+            alike.setdefault((trial.status, reason), []).append(trial)
+    found = [Failure(*kind, len(group), group[0]) for kind, group in alike.items()]
+    return tuple(sorted(found, key=lambda failure: -failure.count))
