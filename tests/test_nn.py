@@ -144,7 +144,7 @@ def test_a_wrong_call_raises_what_torch_raises(case, gpu, request):
     if gpu:
         request.getfixturevalue("pretend_gpu")
     operands = WRONG[case]()
-    with pytest.raises(Exception) as theirs:  # noqa: PT011 -- whatever torch says
+    with pytest.raises(Exception) as theirs:
         functional.linear(*operands)
     with pytest.raises(type(theirs.value)) as ours:
         tunekit.linear(*operands)
@@ -393,8 +393,7 @@ def test_replacing_changes_the_class_and_nothing_else():
 def test_replacing_is_undone_at_the_end_of_a_block_also_by_an_exception():
     made = model()
     before = kinds(made)
-    with pytest.raises(KeyError), tunekit.replace_linear(made) as done:
-        assert len(done.names) == 5
+    with pytest.raises(KeyError), tunekit.replace_linear(made):
         raise KeyError("stop")
     assert kinds(made) == before
 
