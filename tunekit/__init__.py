@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from tunekit.errors import TunekitError as TunekitError
     from tunekit.key import Problem as Problem
     from tunekit.key import TuningKey as TuningKey
+    from tunekit.nn import linear as linear
+    from tunekit.nn import replace_linear as replace_linear
     from tunekit.policies import Policy as Policy
     from tunekit.policies import policy as policy
     from tunekit.policies import set_policy as set_policy
+    from tunekit.recorder import record as record
     from tunekit.serving import MissWarning as MissWarning
-    from tunekit.nn import linear as linear
-    from tunekit.nn import replace_linear as replace_linear
     from tunekit.tuner import tune as tune
 
 __version__ = VERSION
@@ -44,6 +45,7 @@ _HOME = {
     "linear": "tunekit.nn",
     "matmul": "tunekit.dispatch",
     "policy": "tunekit.policies",
+    "record": "tunekit.recorder",
     "reload": "tunekit.dispatch",
     "set_policy": "tunekit.policies",
     "replace_linear": "tunekit.nn",

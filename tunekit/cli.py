@@ -65,6 +65,7 @@ def cli() -> None:
     tunekit show                          what it holds, against the vendor's library
     tunekit export-cache -o tuned.json    take it to another machine
     tunekit import-cache tuned.json       and load it there
+    tunekit record -- python script.py    the shapes that a program of yours needs
 
     The cache is the file that TUNEKIT_CACHE names (a path or an SQLAlchemy URL), else tunekit.db in
     your user cache folder. `tunekit.matmul` reads it and never times anything itself.
@@ -101,6 +102,7 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     metavar="M,N,K[,DTYPE[,LAYOUT]]",
     help="One problem; may be given again. DTYPE is bfloat16 and LAYOUT nt unless given.",
 )
+@click.option("--misses", is_flag=True, help="The problems that programs missed in this cache.")
 @_cache_option
 @click.option(
     "--device",
@@ -145,6 +147,7 @@ def tune(
     tunekit tune --shape 4096,4096,4096 --shape 1,6144,4096,float16 --trials 200
     tunekit tune --shapes shapes.yaml --sampler exhaustive --record sweep.json.gz
     tunekit tune --stale
+    tunekit tune --misses
 
     Problems are C (M, N) = A (M, K) @ B (K, N). LAYOUT says for A, then B, whether the last (n) or
     the second-last (t) dimension is contiguous: nt is x @ w.t(), what torch.nn.Linear computes.
@@ -162,12 +165,17 @@ def tune(
     was made. --stale tries the best row and the five fastest trials of each stale key again,
     against the vendor, and writes a row for what is installed now: of every key of this GPU in the
     cache, or of the shapes given. Rows that are current are left alone.
+
+    A program counts in the cache what it multiplies without a row of its own; --misses tunes those
+    problems of this GPU, and forgets the counts of those that have a row then.
     """
     stale = settings["stale"]
-    if shapes_file is not None and shape_texts:
-        raise click.UsageError("give either --shapes FILE or --shape M,N,K, not both")
-    if not stale and shapes_file is None and not shape_texts:
-        raise click.UsageError("give either --shapes FILE or --shape M,N,K")
+    if (shapes_file is not None) + bool(shape_texts) + settings["misses"] > 1:
+        raise click.UsageError("give only one of --shapes FILE, --shape M,N,K and --misses")
+    if not stale and shapes_file is None and not shape_texts and not settings["misses"]:
+        raise click.UsageError("give --shapes FILE, --shape M,N,K or --misses")
+    if stale and settings["misses"]:
+        raise click.UsageError("--stale verifies rows, and what is missed has none")
     if stale and settings["retune"]:
         raise click.UsageError(
             "--stale and --retune exclude each other: one verifies, one searches"
@@ -292,6 +300,33 @@ def import_cache(**options: Any) -> int:
     from tunekit.cli_import import ImportRequest, run_import
 
     return run_import(ImportRequest(**options))
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "-o",
+    "--output",
+    default="shapes.yaml",
+    show_default=True,
+    metavar="FILE",
+    help="The shapes file; one that is there is added to.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def record(output: str, command: tuple[str, ...]) -> int:
+    """Run a Python program and write the shapes of its matrix products, with counts.
+
+    \b
+    tunekit record -o shapes.yaml -- python generate.py --batch 16
+    tunekit record -- python -m my.training
+    torchrun --nproc-per-node 8 -m tunekit record -- python train.py
+
+    Nothing is timed and no GPU is needed: a program on the CPU, or one whose tensors are fake, has
+    the same shapes. The exit code is the program's. What it did is also written if it fails or is
+    interrupted. docs/run-time.md says what is not seen.
+    """
+    from tunekit.cli_record import run_record
+
+    return run_record(command, output=output)
 
 
 def _nothing_to_show(store: Store, gpu: str | None) -> str:
