@@ -209,6 +209,10 @@ class _Session:
                 self._proposals.pop(key).result()
             key.meet_vendor()  # while the others still search
         self._dealer.grant(keys)
+        if self._plan.experience is not None:
+            # All of the last round is told, and what is proposed next is proposed while this one
+            # is measured: so every key learns the same of the others, whoever is ready first.
+            self._plan.experience.settle()
         if self._late and not first:
             return
         self._screen(keys)
