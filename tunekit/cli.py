@@ -115,7 +115,22 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
 @click.option(
     "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
 )
+@click.option(
+    "--least",
+    type=click.IntRange(min=1),
+    help="Configs of them that each key has, where the others may be moved [default: half].",
+)
 @click.option("--seconds", type=float, callback=_positive, help="Stop the run after this long.")
+@click.option(
+    "--patience", type=click.IntRange(min=1), help="End a key after so many trials without a gain."
+)
+@click.option(
+    "--reach",
+    type=float,
+    callback=_positive,
+    metavar="PERCENT",
+    help="End a key whose best is this near the least time the GPU's rates allow, where known.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--retune", is_flag=True, help="Tune again what is tuned, and let it replace.")
 @click.option(
@@ -180,10 +195,13 @@ def tune(
         raise click.UsageError(
             "--stale and --retune exclude each other: one verifies, one searches"
         )
-    if stale and any(settings[n] is not None for n in ("record", "trials", "optuna_storage")):
-        raise click.UsageError(
-            "--stale searches nothing: it takes no --record, --trials or --optuna-storage"
-        )
+    searching = ("record", "trials", "least", "patience", "reach", "optuna_storage")
+    for name in searching if stale else ():
+        if settings[name] is not None:
+            option = "--" + name.replace("_", "-")
+            raise click.UsageError(f"--stale searches nothing: it takes no {option}")
+    if settings["least"] is not None and settings["least"] > (settings["trials"] or 0):
+        raise click.UsageError("--least is of the --trials: give both, and no more of it")
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
     from tunekit.cli_tune import TuneRequest, run_tune

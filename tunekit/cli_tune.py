@@ -41,7 +41,11 @@ class TuneRequest:
     device: str
     sampler: str
     trials: int | None
+    least: int | None
     seconds: float | None
+    patience: int | None
+    reach: float | None
+    """In percent."""
     seed: int
     retune: bool
     stale: bool
@@ -167,7 +171,14 @@ def _run(
         runner=runner,
         store=store,
         sampler=request.sampler,
-        budget=Budget.for_sampler(request.sampler, request.trials, request.seconds),
+        budget=Budget.for_sampler(
+            request.sampler,
+            request.trials,
+            request.seconds,
+            patience=request.patience,
+            reach=None if request.reach is None else request.reach / 100,
+            least=request.least,
+        ),
         seed=request.seed,
         retune=request.retune,
         record=request.record,

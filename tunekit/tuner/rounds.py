@@ -160,6 +160,8 @@ class _Session:
 
     def _tune_own(self, left: list[KeySearch], others: list[KeySearch]) -> None:
         """Take this run's keys to their ends. Those it loses join the `others`."""
+        for key in left:
+            key.weigh()  # those that earlier runs left with all of their own trials
         self._dealer.begin(left)
         first = True
         while left:
@@ -233,7 +235,7 @@ class _Session:
                 pass
             elif key.finished:
                 self._finish(key)  # while the others' configs are compiled
-            else:
+            elif key not in self._proposals:
                 self._propose(key)  # for the next round: it is compiled meanwhile
             if keys[0].best_us is not None if until_it_works else self._late:
                 return
@@ -245,12 +247,11 @@ class _Session:
         stored yet would be lost with the process.
         """
         count = self._dealer.take(key)
-        if not count:
-            return
 
         def propose() -> None:
             began = time.perf_counter()
-            batch = key.propose(count)
+            batch = key.propose(count) if count else []
+            key.weigh()
             self._search_s += time.perf_counter() - began
             self._runner.announce([(key.task.problem, config) for config in batch])
 
