@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tunekit
-from tunekit import dispatch, misses, serving
+from tunekit import misses, products, serving
 from tunekit.cache import Store
 from tunekit.device import KNOWN_DEVICES
 from tunekit.dispatch import MissWarning
@@ -154,7 +154,7 @@ def writer(monkeypatch):
 def pretend_gpu(monkeypatch, writer):
     """Let operands on the CPU stand for an H200's, in a process that has read nothing."""
     monkeypatch.setattr(serving, "_device_info", lambda place, backend: H200)
-    monkeypatch.setattr(dispatch, "_on_gpu", lambda a: True)
+    monkeypatch.setattr(products, "on_gpu", lambda a: True)
     tunekit.reload()
     yield
     tunekit.reload()
@@ -238,11 +238,11 @@ def test_no_sql_is_run_by_who_multiplies(pretend_gpu, writer, store, monkeypatch
 AT_EXIT = """
 import sys, warnings
 import torch, tunekit
-from tunekit import dispatch, serving
+from tunekit import products, serving
 from tunekit.device import KNOWN_DEVICES
 warnings.simplefilter("ignore")
 serving._device_info = lambda place, backend: KNOWN_DEVICES["sm_90"]
-dispatch._on_gpu = lambda a: True
+products.on_gpu = lambda a: True
 for m in (48, 49, 48):
     tunekit.matmul(torch.randn(m, 64).half(), torch.randn(64, 64).half().t())
 if sys.argv[1] == "raise":

@@ -7,19 +7,23 @@ itself, so its errors, its autocast and its subclasses of tensors are torch's ow
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 
 import torch
+from torch._C import _is_any_autocast_enabled, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
 from torch.nn import functional
 
-from tunekit.dispatch import matmul, served_for
+from tunekit import products
+from tunekit.dispatch import matmul
 from tunekit.errors import ProblemError
+from tunekit.policies import Scope, current
+from tunekit.serving import kind_of
 
 __all__ = ["Linear", "Replacement", "linear", "replace_linear"]
-
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def linear(
@@ -39,24 +43,45 @@ def linear(
     Raises:
         RuntimeError: as torch raises for operands that do not fit.
     """
-    if not _ours(input, weight, bias):
+    operands = (input, weight) if bias is None else (input, weight, bias)
+    if is_dynamo_compiling() or not _is_bare(operands):
+        return _unusual(input, weight, bias)
+    scope = current()
+    kind = (
+        "linear",
+        *kind_of(input, weight),
+        bias is None or (bias.shape, bias.dtype, bias.device),
+    )
+    run = scope.prepared.get(kind)
+    if run is None:
+        if not _ours(input, weight, bias):
+            return functional.linear(input, weight, bias)
+        run = scope.prepared[kind] = _run_of(input, weight, bias, scope)
+    return run(input, weight, bias)
+
+
+def _unusual(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Multiply where gradients, autocast, a trace, a transform or a subclass has a say."""
+    watched = not torch.compiler.is_compiling() and _len_torch_dispatch_stack()
+    if watched or not _ours(input, weight, bias):
         return functional.linear(input, weight, bias)
+    product = matmul(input, weight.t())
+    return product if bias is None else product + bias
+
+
+def _run_of(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scope: Scope
+) -> Callable[..., torch.Tensor]:
+    """Return what makes products of this kind. Nothing is launched."""
     turned = weight.t()
+    product = products.prepare(input, turned, scope, None, None)
+    served = products.met(input, turned, scope.policy)
+    if scope.policy.backend != "triton" and (served is None or served.launch is None):
+        by_torch = functional.linear
+        return by_torch if served is None else products.counted(served, by_torch, input)
     if bias is None:
-        return matmul(input, turned)
-    if not _is_bare(input, weight, bias):
-        return matmul(input, turned) + bias
-    rows = input.reshape(-1, input.shape[-1])
-    served = served_for(rows, turned)
-    product = None
-    if served is None:  # the first call with operands like these decides
-        product = matmul(rows, turned)
-        served = served_for(rows, turned)
-    if served is None or served.launch is None:
-        return functional.linear(input, weight, bias)
-    if product is None:
-        product = matmul(rows, turned)
-    return (product + bias).view(*input.shape[:-1], weight.shape[0])
+        return lambda input, weight, bias: product(input, weight.t())
+    return lambda input, weight, bias: product(input, weight.t()) + bias
 
 
 class Linear(torch.nn.Linear):
@@ -172,14 +197,16 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _ours(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Say whether `matmul` can make this product; everything else is torch's."""
+    """Say whether `matmul` is to make this product; everything else is torch's."""
+    # With `backend="triton"` it says itself why it cannot. Compiled code decides when it runs.
+    insists = not torch.compiler.is_compiling() and current().policy.backend == "triton"
     return (
-        type(input) in _TENSORS
-        and type(weight) in _TENSORS
-        and _on_gpu(input)
+        type(input) in products.PLAIN
+        and type(weight) in products.PLAIN
+        and (products.on_gpu(input) or insists)
         and input.device == weight.device
         and input.dtype == weight.dtype
-        and input.dtype in _DTYPES
+        and (input.dtype in products.SUPPORTED or insists)
         and input.layout == torch.strided
         and weight.layout == torch.strided
         and input.dim() >= 1
@@ -194,7 +221,7 @@ def _ours(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
 
 def _fits_beside(bias: torch.Tensor, weight: torch.Tensor) -> bool:
     return (
-        type(bias) in _TENSORS
+        type(bias) in products.PLAIN
         and bias.dtype == weight.dtype
         and bias.device == weight.device
         and bias.layout == torch.strided
@@ -209,18 +236,17 @@ def _casts(input: torch.Tensor) -> bool:
     return torch.is_autocast_enabled(kind) and input.dtype != torch.get_autocast_dtype(kind)
 
 
-def _is_bare(*operands: torch.Tensor) -> bool:
-    """Say whether nothing traces, transforms, watches or differentiates the call."""
-    if torch.compiler.is_compiling():
-        return False
+def _is_bare(operands: Sequence[torch.Tensor]) -> bool:
+    """Say whether these are plain tensors, and nothing watches, converts or differentiates."""
+    recording = torch.is_grad_enabled()
+    for operand in operands:
+        if type(operand) not in products.PLAIN or (recording and operand.requires_grad):
+            return False
+        if operand.is_sparse or operand.is_nested or operand.is_neg() or operand._is_zerotensor():
+            return False
     return not (
-        torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
-    ) and not (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch.autograd.forward_ad._current_level >= 0
+        _is_any_autocast_enabled()
+        or peek_interpreter_stack() is not None
+        or _len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
     )
-
-
-def _on_gpu(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda

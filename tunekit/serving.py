@@ -113,7 +113,9 @@ class State:
             calls = self.misses.get(key)
             if calls is None:
                 calls = self.misses[key] = Calls()
-                for read in [one for one in self._tables.values() if one.device.slug == key.gpu][:1]:
+                for read in [one for one in self._tables.values() if one.device.slug == key.gpu][
+                    :1
+                ]:
                     if told and read.where:
                         WRITER.watch(key, read.device, read.where, calls)
             return calls

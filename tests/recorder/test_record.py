@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import tunekit
-from tunekit import dispatch
+from tunekit import products
 from tunekit.errors import ShapesError
 from tunekit.kernels.operands import describe
 from tunekit.recorder import Record, Recorder
@@ -277,16 +277,30 @@ def test_of_a_wrapper_the_products_inside_are_seen():
     assert sizes(record) == {(1, 3, 5, 4): 1, (1, 3, 6, 4): 1}
 
 
+@pytest.mark.filterwarnings("ignore:Using .torch.compile.module")
 @pytest.mark.parametrize("before", [False, True], ids=["compiled inside", "compiled before"])
-def test_compiled_code_is_seen_where_it_runs_torchs_products(before):
+def test_compiled_code_runs_uncompiled_and_is_seen(before):
     torch._dynamo.reset()
-    made = torch.compile(torch.nn.Linear(8, 16), backend="aot_eager")
+    made = torch.compile(torch.nn.Linear(8, 16), backend="aot_eager", fullgraph=True)
     if before:
         made(torch.randn(4, 8))
     with tunekit.record() as record:
         made(torch.randn(4, 8))
         made(torch.randn(4, 8))
     assert sizes(record) == {(1, 4, 16, 8): 2}
+
+
+def test_products_of_our_own_in_compiled_code_are_seen(monkeypatch):
+    monkeypatch.setattr(products, "on_gpu", lambda a: True)
+    torch._dynamo.reset()
+    made = torch.compile(tunekit.linear, backend="aot_eager", fullgraph=True)
+    operands = torch.randn(2, 4, 8), torch.randn(16, 8)
+    graph = torch.fx.symbolic_trace(lambda a, b: torch.ops.tunekit.matmul(a, b, "", ""))
+    expected = operands[0] @ operands[1].t()
+    with tunekit.record() as record:
+        found = [made(*operands), graph(operands[0], operands[1].t())]
+    assert sizes(record) == {(1, 8, 16, 8): 2}
+    assert all(torch.allclose(one, expected, atol=1e-5) for one in found)
 
 
 def test_another_thread_is_seen_only_with_a_recorder_of_its_own():
@@ -323,7 +337,7 @@ def test_recording_measures_nothing_and_looks_nothing_up(monkeypatch):
     def refuse(*arguments):
         raise AssertionError("a row was looked up")
 
-    monkeypatch.setattr(dispatch._state, "serve", refuse)
+    monkeypatch.setattr(products.STATE, "serve", refuse)
     with tunekit.record() as record:
         tunekit.matmul(torch.randn(3, 4), torch.randn(4, 5))
     assert len(record.products) == 1

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tunekit.recorder.counting import Record
 from tunekit.recorder.mode import Recorder
 from tunekit.recorder.module_names import module_names
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str]) -> None:
     atexit.register(writer.write)
     threading.Thread(target=writer.keep_writing, name="tunekit-record", daemon=True).start()
     os.register_at_fork(after_in_child=record.restart)  # what the parent counted, it writes
+    torch.compiler.set_stance("force_eager")  # what is compiled in one piece cannot be watched
     module_names().__enter__()  # never left: the program's end is the process's
     record_threads(record)
     Recorder(record).__enter__()  # type: ignore[no-untyped-call]
