@@ -224,6 +224,26 @@ def test_functional_transforms_see_through_it(pretend_gpu):
         torch.testing.assert_close(transform(tunekit.linear), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_gradient_function_compiles(pretend_gpu):
+    def loss(weight, bias, x):
+        return tunekit.linear(x, weight, bias).square().sum()
+
+    operands = torch.randn(5, 8), torch.randn(5), torch.randn(4, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.func.grad(loss, argnums=(0, 1)), backend="eager")
+    expected = torch.func.grad(loss, argnums=(0, 1))(*operands)
+    torch.testing.assert_close(compiled(*operands), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_any_number_of_rows_is_served_right_by_what_is_tuned(pretend_gpu, own_cache, launches):
+    made = tunekit.nn.Linear(64, 48, dtype=torch.float16).requires_grad_(False)
+    tune(own_cache, torch.empty(16, 64).half(), made.weight)
+    for rows in (1, 2, 7, 16, 33, 64, 1000):
+        x = torch.randn(rows, 64).half()
+        assert close(made(x), functional.linear(x, made.weight, made.bias))
+    assert 0 < len(launches) < 7  # those near 16 by its row, the others by the vendor
+
+
 def test_autocast_gives_torchs_dtype_and_its_bits(pretend_gpu):
     made, x = layer(dtype=torch.float32), torch.randn(16, 64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
