@@ -33,7 +33,7 @@ class StoredRow(Protocol):
     """A best row that may not have been decoded yet."""
 
     @property
-    def place(self) -> Sequence[Any]:
+    def place(self) -> tuple[Any, ...]:
         """The fields of its key, unchecked, in the order of `TuningKey`."""
 
     def read(self) -> Best | None:
@@ -47,7 +47,7 @@ class DecodedRow:
     best: Best
 
     @property
-    def place(self) -> Sequence[Any]:
+    def place(self) -> tuple[Any, ...]:
         """The fields of its key."""
         return tuple(self.best.key.to_dict().values())
 
@@ -147,11 +147,13 @@ class RowTable:
         self._twins: dict[Kind, dict[Sizes, list[StoredRow]]] = {}
         tables = {slug: self._twins for slug in devices if same_silicon(devices[slug], device)}
         tables[device.slug] = self._own
-        for row in rows:
-            family, m, n, k, dtype, gpu, *rest = row.place
+        for (family, (dtype, gpu, *rest)), of_kind in _by_kind(rows).items():
             if gpu in tables:
-                of_kind = tables[gpu].setdefault((family, dtype, *rest), {})
-                of_kind.setdefault((m, n, k), []).append(row)
+                table = tables[gpu]
+                others = table.setdefault((family, dtype, *rest), of_kind)
+                if others is not of_kind:
+                    for sizes, alike in of_kind.items():
+                        others.setdefault(sizes, []).extend(alike)
 
     def answers(
         self, problem: Problem, passed_over: list[PassedOver] | None = None
@@ -231,6 +233,22 @@ class RowTable:
         if current is not None:
             yield from compiler_differences(best.provenance.fingerprint.compiler, current.compiler)
         yield from version_differences(best.provenance, self._versions)
+
+
+def _by_kind(rows: Iterable[StoredRow]) -> dict[Kind, dict[Sizes, list[StoredRow]]]:
+    """Return rows by (family, the fields of the key from dtype on), then by sizes.
+
+    There may be thousands, and the first product waits for them: so this does little for each.
+    """
+    found: dict[Kind, dict[Sizes, list[StoredRow]]] = {}
+    for row in rows:
+        place = row.place
+        kind = place[0], place[4:]
+        of_kind = found.get(kind)
+        if of_kind is None:
+            of_kind = found[kind] = {}
+        of_kind.setdefault(place[1:4], []).append(row)
+    return found
 
 
 def _kind(problem: Problem) -> Kind:
