@@ -20,7 +20,7 @@ from tunekit.device import DeviceInfo
 from tunekit.differences import Difference, compiler_differences, version_differences
 from tunekit.key import Problem, TuningKey
 from tunekit.space import Legality
-from tunekit.trial import Best, Fingerprint, Grade
+from tunekit.trial import Best, Fingerprint, Grade, Origin
 
 FARTHEST = 2.0
 """How far a nearest row may be: M, N and K together off by a factor of 2 to this power."""
@@ -101,13 +101,20 @@ def distance(a: Problem, b: Problem) -> float:
     return _apart((a.m, a.n, a.k), (b.m, b.n, b.k))
 
 
-def order_of(best: Best, grade: Grade) -> tuple[bool, int, bool, float, Config, str, str]:
-    """Return what sorts the rows of one problem: the lowest is served first."""
+Order = tuple[bool, int, bool, bool, float, Config, str, str]
+
+
+def order_of(best: Best, grade: Grade) -> Order:
+    """Return what sorts the rows of one problem: the lowest is served first.
+
+    Of rows that fit equally well, one that was made here goes before any from elsewhere, whatever
+    their times: those were not measured beside each other.
+    """
     rank = list(Grade).index(grade)
     compiler = best.provenance.fingerprint.compiler
     median = best.measurement.median_us
-    unverified = not is_verified(best)
-    return unverified, rank, best.replayed, median, best.config, best.key.gpu, compiler
+    unverified, imported = not is_verified(best), best.provenance.origin is Origin.IMPORTED
+    return unverified, rank, best.replayed, imported, median, best.config, best.key.gpu, compiler
 
 
 def same_silicon(other: DeviceInfo | None, device: DeviceInfo) -> bool:
