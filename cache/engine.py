@@ -203,16 +203,22 @@ def _translated(verb: str, location: str) -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error) as error:
         raised = error.orig if isinstance(error, DBAPIError) else error
         reason = " ".join(str(raised).split())
+        if not reason and isinstance(raised, sqlite3.DatabaseError):  # what Python 3.10 makes of it
+            raise _garbled(verb, location) from error
         cure = next((f": {cure}" for needle, cure in _CURES if needle in reason), "")
         text = f"cannot {verb} the cache {location}: {reason}{cure}"
         if "malformed" in reason or "file is not a database" in reason:
             raise DamagedStoreError(text) from error
         raise StoreError(text, passing=any(fault in reason for fault in _PASSING)) from error
     except UnicodeDecodeError as error:  # SQLite's own words, about a name that was damaged
-        cure = f"its tables are malformed: {dict(_CURES)['malformed']}"
-        raise DamagedStoreError(f"cannot {verb} the cache {location}: {cure}") from error
+        raise _garbled(verb, location) from error
     except OSError as error:
         raise file_error(verb, location, error) from error
+
+
+def _garbled(verb: str, location: str) -> DamagedStoreError:
+    cure = f"its tables are malformed: {dict(_CURES)['malformed']}"
+    return DamagedStoreError(f"cannot {verb} the cache {location}: {cure}")
 
 
 def file_error(verb: str, location: str, error: OSError) -> StoreError:

@@ -48,7 +48,7 @@ def sqlite_connect(path: Path, mode: str) -> Callable[[], sqlite3.Connection]:
     def connect() -> sqlite3.Connection:
         before = _state(path)
         connection = sqlite3.connect(
-            uri, BUSY_SECONDS, uri=True, isolation_level=None, check_same_thread=False,
+            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False,
             factory=_FileConnection,
         )  # fmt: skip
         after = _state(path)
