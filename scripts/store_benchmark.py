@@ -86,6 +86,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "trials": arguments.trials,
         "keys": arguments.keys,
         "gpus": made_up_store.GPUS,
+        "load_average": [round(load, 1) for load in os.getloadavg()],
         "store_mb": round(path.stat().st_size / 1e6, 1),
         "load": loads,
         "lookup": lookups,
@@ -116,9 +117,11 @@ def since(start: Times) -> Times:
 
 
 def both(times: list[Times]) -> dict[str, float]:
-    """Return percentiles by the clock, and the median of the work."""
+    """Return percentiles by the clock, and the median and 99th percentile of the work."""
     wall, work = zip(*times, strict=True)
-    return {**percentiles(list(wall)), "cpu_median_ms": percentiles(list(work))["median_ms"]}
+    of_work = percentiles(list(work))
+    marks = {f"cpu_{name}": of_work[name] for name in ("median_ms", "p99_ms")}
+    return {**percentiles(list(wall)), **marks}
 
 
 # Opening, and loading one GPU's bests.
