@@ -1,12 +1,13 @@
 """Measure a whole tune from an empty cache: where its time goes, and how well it repeats.
 
     python scripts/tune_benchmark.py --shapes docs/benchmarks/suite.yaml --trials 24 \\
-        [--repeat 5] [--inductor] > tune.json
+        [--least 24] [--repeat 5] [--inductor] [--output tune.json]
 
 `tunekit tune` runs as a user runs it, in a process of its own, with no cache of rows and none of
 compiled kernels. `--inductor` then has Inductor's max-autotune search the same problems, with empty
 caches too. `--repeat N` tunes N times with other seeds (compiled kernels kept) and measures all the
-choices of a problem again in the same interleaved rounds. One JSON document on stdout.
+choices of a problem again in the same interleaved rounds. With `--output` the document is written
+after each part, so that a limit on the time leaves what was measured; else it goes to stdout.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 import triton
+from interleaved import Interleaved
 
 import tunekit
 from tunekit.config import Config
@@ -45,11 +47,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", required=True)
     parser.add_argument("--trials", type=int, default=24)
-    parser.add_argument("--sampler", default="tpe")
+    parser.add_argument("--least", type=int, help="trials that every problem has; half otherwise")
+    parser.add_argument("--sampler", default="transfer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, replay or replay:FILE")
     parser.add_argument("--repeat", type=int, default=1, help="tunes with different seeds")
     parser.add_argument("--inductor", action="store_true", help="time max-autotune as well")
+    parser.add_argument("--output", type=Path, help="instead of stdout")
     parser.add_argument("--only-inductor", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     problems = list(dict.fromkeys(shape.problem for shape in load_shapes(arguments.shapes)))
@@ -57,7 +61,9 @@ def main() -> int:
         print(json.dumps(inductor_seconds(problems)))
         return 0
     with tempfile.TemporaryDirectory(prefix="tunekit-benchmark-") as folder:
-        print(json.dumps(document(arguments, problems, Path(folder)), indent=1))
+        found = document(arguments, problems, Path(folder))
+    if arguments.output is None:
+        print(json.dumps(found, indent=1))
     return 0
 
 
@@ -65,11 +71,7 @@ def document(
     arguments: argparse.Namespace, problems: Sequence[Problem], folder: Path
 ) -> dict[str, Any]:
     """Measure, and return everything with what it was measured on."""
-    tunes = []
-    for number in range(arguments.repeat):
-        seed = arguments.seed + number
-        tunes.append(tune(arguments, folder, seed))
-        say(f"seed {seed}: {tunes[-1]['wall_s']:.1f} s, {tunes[-1]['spent']}")
+    tunes: list[dict[str, Any]] = []
     found: dict[str, Any] = {
         "what": "a whole tune from an empty cache",
         "command": "python " + " ".join(sys.argv),
@@ -81,16 +83,23 @@ def document(
         "cpu_cores": len(os.sched_getaffinity(0)),
         "tunekit": tunekit.__version__,
         "problems": len(problems),
+        "trials_each": arguments.trials,
         "tunes": tunes,
     }
-    if arguments.inductor:
-        found["inductor"] = inductor(arguments, folder)
-        found["inductor"]["over_ours"] = found["inductor"]["wall_s"] / tunes[0]["wall_s"]
-        say(f"Inductor: {found['inductor']['wall_s']:.1f} s")
+    for number in range(arguments.repeat):
+        seed = arguments.seed + number
+        tunes.append(tune(arguments, folder, seed))
+        say(f"seed {seed}: {tunes[-1]['wall_s']:.1f} s, {tunes[-1]['spent']}")
+        if arguments.inductor and number == 0:
+            found["inductor"] = inductor(arguments, folder)
+            found["inductor"]["over_ours"] = found["inductor"]["wall_s"] / tunes[0]["wall_s"]
+            say(f"Inductor: {found['inductor']['wall_s']:.1f} s")
+        write(found, arguments.output)
     if arguments.repeat > 1:
         os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
         found["repeated"] = measured_again(arguments, problems, tunes)
         say(str({name: v for name, v in found["repeated"].items() if name != "problems"}))
+        write(found, arguments.output)
     return found
 
 
@@ -102,6 +111,8 @@ def tune(arguments: argparse.Namespace, folder: Path, seed: int) -> dict[str, An
         "--trials", str(arguments.trials), "--seed", str(seed),
         "--cache", str(folder / f"seed-{seed}.db"),
     ]  # fmt: skip
+    if arguments.least is not None:
+        command += ["--least", str(arguments.least)]
     kernels = folder / "triton"
     fresh = not kernels.exists()
     busy = Utilization()
@@ -215,7 +226,8 @@ def measured_again(
     """Measure what all tunes chose for a problem in the same rounds; say how far it is apart."""
     runner = open_runner(arguments.device)
     try:
-        rows = [compared(runner, problem, tunes) for problem in problems]
+        timing = Interleaved(arguments.device, runner)
+        rows = [compared(timing, problem, tunes) for problem in problems]
     finally:
         runner.close()
     spreads = [row["slowest_over_fastest"] for row in rows]
@@ -233,21 +245,18 @@ def measured_again(
     }
 
 
-def compared(runner: Any, problem: Problem, tunes: list[dict[str, Any]]) -> dict[str, Any]:
+def compared(timing: Interleaved, problem: Problem, tunes: list[dict[str, Any]]) -> dict[str, Any]:
     """Measure the configs that the tunes chose for one problem against each other."""
     keys = [next(k for k in tune["keys"] if is_for(k, problem)) for tune in tunes]
     chosen = [Config.from_dict(key["config"]) for key in keys]
     distinct = list(dict.fromkeys(chosen))
-    finals = runner.finals(problem, distinct)
-    us = {t.config: t.measurement.median_us for t in finals.trials if t.measurement is not None}
-    if set(us) != set(distinct):
-        raise SystemExit(f"a config chosen for {problem} failed: {finals.trials}")
+    us, vendor_us = timing.us(problem, distinct)
     times = [us[config] for config in chosen]
     return {
         "problem": str(problem),
         "distinct": len(distinct),
         "us": times,
-        "vendor_us": None if finals.vendor is None else finals.vendor.median_us,
+        "vendor_us": vendor_us,
         "choices": [key["choice"] for key in keys],
         "slowest_over_fastest": max(times) / min(times),
         "configs": [str(config) for config in chosen],
@@ -263,6 +272,12 @@ def is_for(key: dict[str, Any], problem: Problem) -> bool:
 def geomean(values: Sequence[float]) -> float:
     """Return the geometric mean."""
     return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def write(found: dict[str, Any], path: Path | None) -> None:
+    """Write what there is so far."""
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def say(text: str) -> None:
