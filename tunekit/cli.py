@@ -63,6 +63,7 @@ def cli() -> None:
     \b
     tunekit tune --shapes shapes.yaml     fill the cache
     tunekit show                          what it holds, against the vendor's library
+    tunekit report                        the same as a page, with plots
     tunekit export-cache -o tuned.json    take it to another machine
     tunekit import-cache tuned.json       and load it there
 
@@ -218,6 +219,26 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
         answer_json({"schema": SCHEMA, "keys": [row.to_dict() for row in rows]})
     else:
         answer(table(rows, width=answer_width()))
+
+
+@cli.command()
+@click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True)
+@_cache_option
+@_gpu_option
+def report(output: str, cache: str | None, gpu: str | None) -> int:
+    """Write everything the cache holds as one HTML page, to be opened in a browser.
+
+    \b
+    tunekit report
+    tunekit report -o h200.html --gpu nvidia-h200-sm90-132
+
+    Roofline, speed-up over the vendor with intervals, how the search got there, which parameters
+    matter, what failed and why, and every number as a table. The page loads nothing from anywhere.
+    It needs `pip install 'tunekit-triton[report]'`.
+    """
+    from tunekit.cli_report import run_report
+
+    return run_report(output, cache, gpu)
 
 
 @cli.command("export-cache")
