@@ -63,6 +63,7 @@ def cli() -> None:
     \b
     tunekit tune --shapes shapes.yaml     fill the cache
     tunekit show                          what it holds, against the vendor's library
+    tunekit explain 512 4096 4096         why one problem runs what it runs
     tunekit report                        the same as a page, with plots
     tunekit export-cache -o tuned.json    take it to another machine
     tunekit import-cache tuned.json       and load it there
@@ -219,6 +220,41 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
         answer_json({"schema": SCHEMA, "keys": [row.to_dict() for row in rows]})
     else:
         answer(table(rows, width=answer_width()))
+
+
+@cli.command()
+@click.argument("m", type=click.IntRange(min=1))
+@click.argument("n", type=click.IntRange(min=1))
+@click.argument("k", type=click.IntRange(min=1))
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of the operands.")
+@click.option("--layout", default="nt", show_default=True, help="As in `tunekit tune --help`.")
+@_cache_option
+@_gpu_option
+@_json_option
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    layout: str,
+    cache: str | None,
+    gpu: str | None,
+    as_json: bool,
+) -> int:
+    """Explain what would run for C (M, N) = A (M, K) @ B (K, N), and why.
+
+    \b
+    tunekit explain 512 4096 4096
+    tunekit explain 16 28672 4096 --dtype float16 --layout nn
+    tunekit explain 512 4096 4096 --gpu nvidia-h200-sm90-132 --json
+
+    At which grade, its time with the 95 % interval, the vendor's, the next best config and by how
+    much it lost, what was tried, what failed and why, and the command that would improve it.
+    Without a GPU it is that of --gpu, or the only one that the cache has rows of.
+    """
+    from tunekit.cli_explain import run_explain
+
+    return run_explain((m, n, k), dtype, layout, cache=cache, gpu=gpu, as_json=as_json)
 
 
 @cli.command()

@@ -1,0 +1,122 @@
+"""`tunekit explain`: what would run for one problem, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tunekit.cache import Store
+from tunekit.explanation import Explanation, explain
+from tunekit.key import Problem
+from tunekit.output import answer, answer_json
+from tunekit.shapes import parse_shape
+from tunekit.trial import Best, Measurement
+from tunekit.which_gpu import which_gpu
+
+_WIDE = 11
+_REASONS = 5
+
+
+def run_explain(
+    sizes: tuple[int, int, int],
+    dtype: str,
+    layout: str,
+    *,
+    cache: str | None,
+    gpu: str | None,
+    as_json: bool,
+) -> int:
+    """Explain one problem and return the exit code.
+
+    Raises:
+        TunekitError: the problem is none, the cache cannot be read, or no GPU is known.
+    """
+    problem = parse_shape(",".join(map(str, (*sizes, dtype, layout)))).problem
+    with Store.open(cache, create=False) as store:
+        found = explain(store, problem, which_gpu(gpu, store, sole=True))
+    if as_json:
+        answer_json(found.to_dict())
+    else:
+        answer("\n".join(lines(found)))
+    return 0
+
+
+def lines(found: Explanation) -> Iterator[str]:
+    """Yield an explanation as text, a line for each thing to know."""
+    yield f"{found.key.problem} on {found.device.name} ({found.key.gpu})"
+    grade = "" if found.answer is None else f", grade {found.answer.grade.value}"
+    yield _line("runs", f"{found.runs.value}{grade}: {found.why}")
+    if found.answer is not None:
+        yield from _row(found, found.answer.best)
+        for difference in found.answer.differences:
+            yield _line("differs", str(difference))
+    yield from _tried(found)
+    for best, reason in found.passed_over:
+        yield _line("not served", f"{best.config}: {reason}")
+    improve = found.improve or "every legal config was tried with what is installed: nothing to do"
+    yield _line("to improve", improve.removeprefix("to tune it: "))
+
+
+def _line(name: str, text: str) -> str:
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return f"  {name.ljust(_WIDE)} {shown}"
+
+
+def _times(measured: Measurement) -> str:
+    return f"{measured.median_us:.2f} us (95 %: {measured.low_us:.2f}-{measured.high_us:.2f})"
+
+
+def _rates(problem: Problem, us: float) -> str:
+    tera, giga = problem.flops / us / 1e6, problem.min_bytes / us / 1e3
+    return f"{tera:.1f} TFLOP/s, {giga:.0f} GB/s"
+
+
+def _row(found: Explanation, best: Best) -> Iterator[str]:
+    problem = best.key.problem
+    whose = "" if best.key == found.key else f"  [of {best.key}]"
+    rates = _rates(problem, best.measurement.median_us)
+    yield _line("Triton", f"{_times(best.measurement)}, {rates}: {best.config}{whose}")
+    if best.vendor is not None:
+        yield _line(
+            "vendor",
+            f"{_times(best.vendor)}: ratio {best.ratio:.3f} (above 1 Triton is faster)",
+        )
+    if found.rival is not None and found.rival.measurement is not None:
+        lost = found.rival_lost_by or 0.0
+        near = found.rival.measurement.low_us <= best.measurement.high_us
+        tie = ", within the intervals" if near else ""
+        timed = "final" if found.rival.measurement.final else "screening only"
+        yield _line(
+            "next best",
+            f"{found.rival.measurement.median_us:.2f} us ({timed}), {100 * lost:+.1f} %{tie}:"
+            f" {found.rival.config}",
+        )
+    made = best.provenance
+    origin = "replayed from a recording" if best.replayed else made.origin.value
+    yield _line(
+        "row",
+        f"{origin}, made {made.created_at} with triton {made.triton}, torch {made.torch},"
+        f" driver {made.driver}",
+    )
+
+
+def _tried(found: Explanation) -> Iterator[str]:
+    seen = found.findings
+    if seen is None:
+        yield _line("tried", "nothing for this problem")
+        return
+    best = None if found.answer is None else found.answer.best
+    own = best is not None and best.key == found.key
+    space = f" of {best.space_size} legal configs" if best is not None and own else " configs"
+    failed = sum(count for _, count in seen.failures)
+    yield _line("tried", f"{seen.trials}{space}, {failed} failed")
+    for status, reason, count in seen.reasons[:_REASONS]:
+        yield _line("failed", f"{count} {status}{': ' if reason else ''}{reason}")
+    if len(seen.reasons) > _REASONS:
+        rest = sum(count for *_, count in seen.reasons[_REASONS:])
+        yield _line("failed", f"{rest} for other reasons")
+    if seen.curve:
+        steps = ", ".join(f"{step.us:.2f} at {step.trial}" for step in seen.curve)
+        yield _line("best so far", f"us at trial: {steps}")
+    if seen.variants:
+        rows = ", ".join(f"{name} {us:.2f} ({count})" for name, us, count in seen.variants)
+        yield _line("variants", f"fastest us of each (trials that ran): {rows}")
