@@ -65,6 +65,7 @@ def cli() -> None:
     tunekit show                          what it holds, against the vendor's library
     tunekit explain 512 4096 4096         why one problem runs what it runs
     tunekit report                        the same as a page, with plots
+    tunekit doctor                        is all well, and what mends what is not
     tunekit export-cache -o tuned.json    take it to another machine
     tunekit import-cache tuned.json       and load it there
 
@@ -255,6 +256,25 @@ def explain(
     from tunekit.cli_explain import run_explain
 
     return run_explain((m, n, k), dtype, layout, cache=cache, gpu=gpu, as_json=as_json)
+
+
+@cli.command()
+@_cache_option
+@_json_option
+def doctor(cache: str | None, as_json: bool) -> int:
+    """Check the installation, the GPUs and the cache, and say what mends what is wrong.
+
+    \b
+    tunekit doctor
+    tunekit doctor --cache postgresql://host/tunekit
+    tunekit doctor --json | jq -r '.checks[] | select(.level == "problem") | .fix'
+
+    Nothing is changed. Exit code 0: healthy, GPU or not. 1: there is a problem, and a line that
+    begins with -> says what mends it. A note is no problem.
+    """
+    from tunekit.cli_doctor import run_doctor
+
+    return run_doctor(cache, as_json=as_json)
 
 
 @cli.command()
