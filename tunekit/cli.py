@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
 POLICIES = ("faster", "newer", "keep", "replace", "fail")
 FORMATS = ("json", "sqlite")
+COMPARISONS = ("torch", "inductor", "triton-list")
 """What the tuner and the store offer, repeated here so that `--help` need not load them."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -64,6 +65,7 @@ def cli() -> None:
     tunekit tune --shapes shapes.yaml     fill the cache
     tunekit show                          what it holds, against the vendor's library
     tunekit explain 512 4096 4096         why one problem runs what it runs
+    tunekit bench --shapes shapes.yaml    compare with torch, Inductor and a fixed list
     tunekit report                        the same as a page, with plots
     tunekit doctor                        is all well, and what mends what is not
     tunekit export-cache -o tuned.json    take it to another machine
@@ -256,6 +258,60 @@ def explain(
     from tunekit.cli_explain import run_explain
 
     return run_explain((m, n, k), dtype, layout, cache=cache, gpu=gpu, as_json=as_json)
+
+
+def _names(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
+    """Split names at commas, and refuse those that are not among the comparisons."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in COMPARISONS]
+    if unknown or not names:
+        raise click.BadParameter(f"{text!r}: use one or more of {', '.join(COMPARISONS)}")
+    return names
+
+
+@cli.command()
+@click.option("--shapes", "shapes_file", metavar="FILE", required=True, help="As for `tune`.")
+@click.option(
+    "--against",
+    default=COMPARISONS[0],
+    show_default=True,
+    callback=_names,
+    metavar="NAME,...",
+    help=f"What to compare with: {', '.join(COMPARISONS)}.",
+)
+@_cache_option
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cuda|cuda:N|replay|replay:FILE",
+    help="Where to measure. `replay` gives the recorded times, which are torch's and ours.",
+)
+@click.option(
+    "--fail-below",
+    type=float,
+    callback=_positive,
+    metavar="RATIO",
+    help="Exit 1 if the geometric mean against any of them is below this.",
+)
+@_json_option
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def bench(**options: Any) -> int:
+    """Compare what tunekit runs with torch, Inductor and a fixed list of 15 Triton configs.
+
+    \b
+    tunekit bench --shapes shapes.yaml
+    tunekit bench --shapes shapes.yaml --against torch,inductor,triton-list
+    tunekit bench --shapes shapes.yaml --fail-below 1.0 --json > bench.json
+
+    All of a problem's entrants run in the same interleaved rounds, with a cold L2 cache and random
+    operands, and every Triton config is verified first. Times are of the device, in microseconds;
+    a ratio is another's time over tunekit's, with both at the ends of their 95 % intervals in
+    brackets. The roofline is what a measured copy and a measured large product reach.
+    """
+    from tunekit.cli_bench import BenchRequest, run_bench
+
+    return run_bench(BenchRequest(**options))
 
 
 @cli.command()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from tunekit.cache import Store
 from tunekit.device import DeviceInfo
 from tunekit.kernels import current_fingerprint, family
 from tunekit.key import Problem, TuningKey
-from tunekit.lookup import Answer, DecodedRow, RowTable, grade_of, how_to_tune, is_verified
+from tunekit.ladder import row_table
+from tunekit.lookup import Answer, grade_of, how_to_tune, is_verified
 from tunekit.ranking import ranked
 from tunekit.report import Findings, find
 from tunekit.trial import Best, Choice, Grade, Measurement, Trial
@@ -109,15 +109,7 @@ def explain(store: Store, problem: Problem, device: DeviceInfo) -> Explanation:
         StoreError: the store cannot be read.
     """
     key = TuningKey.of(problem, device.slug)
-    kernels = family(problem.family)
-    table = RowTable(
-        map(DecodedRow, store.bests()),
-        {known.slug: known for known in store.devices()},
-        device=device,
-        fingerprint=current_fingerprint,
-        legality=kernels.violation,
-        versions={"torch": version("torch")},
-    )
+    table = row_table(store, device, family_name=problem.family)
     answer = next(table.answers(problem), None)
     own = answer is not None and answer.best.key == key
     compiler = answer.best.provenance.fingerprint.compiler if answer and own else None
