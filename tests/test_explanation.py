@@ -17,6 +17,7 @@ from tunekit.key import Problem, TuningKey
 from tunekit.trial import (
     Best,
     Choice,
+    Distance,
     Grade,
     Measurement,
     Provenance,
@@ -48,6 +49,7 @@ def best(problem=PROBLEM, *, choice=Choice.TRITON, made=None, **changes):
     row = Best(
         TuningKey.of(problem, H200.slug), choice, BEST, measured(20.0),
         measured(25.0, error_ratio=None), 4, 100, made or provenance(),
+        distance=Distance(0.005, 0.025),
     )  # fmt: skip
     return replace(row, **changes)
 
@@ -78,7 +80,7 @@ def test_a_row_of_ones_own_is_explained_whole(tuned):
     # the screening of SLOW was on a cooler card: it is no rival of a finalist
     assert found.rival.config == NEXT
     assert found.rival_lost_by == pytest.approx(0.05)
-    assert found.findings.failures == (("out-of-resources", 1),)
+    assert found.findings.failures == [("out-of-resources", 1)]
     assert found.improve.endswith(f"--cache {tuned.location} --trials 8")
 
 
@@ -159,6 +161,7 @@ def test_the_command_says_it_in_lines_with_units(tuned, capsys, monkeypatch):
         "25.00 us (95 %: 24.90-25.10): ratio 1.250",
         "21.00 us (final), +5.0 %",
         "4 of 100 legal configs, 1 failed",
+        "0.5 % expected; in nine of ten cases at most 2.5 %",
         "1 out-of-resources: shared memory",
         "19.00 at 2",
     ):
@@ -173,6 +176,7 @@ def test_json_is_one_document_with_the_same_numbers(tuned, capsys):
     assert plain["row"]["triton"] == {"median_us": 20.0, "low_us": 19.9, "high_us": 20.1}
     assert plain["row"]["ratio"] == 1.25
     assert plain["next_best"]["slower_by"] == pytest.approx(0.05)
+    assert plain["row"]["distance"] == {"expected": 0.005, "bound": 0.025}
     assert plain["tried"]["failed"][0]["reason"] == "shared memory"
 
 

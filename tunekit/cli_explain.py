@@ -8,6 +8,7 @@ from tunekit.cache import Store
 from tunekit.explanation import Explanation, explain
 from tunekit.key import Problem
 from tunekit.output import answer, answer_json
+from tunekit.report import shortened
 from tunekit.shapes import parse_shape
 from tunekit.trial import Best, Measurement
 from tunekit.which_gpu import which_gpu
@@ -107,15 +108,23 @@ def _tried(found: Explanation) -> Iterator[str]:
     best = None if found.answer is None else found.answer.best
     own = best is not None and best.key == found.key
     space = f" of {best.space_size} legal configs" if best is not None and own else " configs"
-    failed = sum(count for _, count in seen.failures)
-    yield _line("tried", f"{seen.trials}{space}, {failed} failed")
-    for status, reason, count in seen.reasons[:_REASONS]:
-        yield _line("failed", f"{count} {status}{': ' if reason else ''}{reason}")
-    if len(seen.reasons) > _REASONS:
-        rest = sum(count for *_, count in seen.reasons[_REASONS:])
+    yield _line("tried", f"{seen.history.attempts}{space}, {seen.history.failed} failed")
+    failures = seen.history.failures
+    for failure in failures[:_REASONS]:
+        why = f": {shortened(failure.reason)}" if failure.reason else ""
+        yield _line("failed", f"{failure.count} {failure.status.value}{why}")
+    if len(failures) > _REASONS:
+        rest = sum(failure.count for failure in failures[_REASONS:])
         yield _line("failed", f"{rest} for other reasons")
-    if seen.curve:
-        steps = ", ".join(f"{step.us:.2f} at {step.trial}" for step in seen.curve)
+    if best is not None and own and best.distance is not None:
+        off = best.distance
+        yield _line(
+            "off best",
+            f"{100 * off.expected:.1f} % expected; in nine of ten cases at most"
+            f" {100 * off.bound:.1f} %",
+        )
+    if seen.history.curve:
+        steps = ", ".join(f"{s.median_us:.2f} at {s.attempt}" for s in seen.history.curve)
         yield _line("best so far", f"us at trial: {steps}")
     if seen.variants:
         rows = ", ".join(f"{name} {us:.2f} ({count})" for name, us, count in seen.variants)

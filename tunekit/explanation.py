@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tunekit.cache import Store
@@ -121,7 +121,7 @@ def explain(store: Store, problem: Problem, device: DeviceInfo) -> Explanation:
         answer,
         tuple(_passed_over(store.best(key), answer, device)),
         _next_best(trials, answer.best) if answer and own else None,
-        find(trials) if trials else None,
+        find(key, trials) if trials else None,
     )
 
 
@@ -183,6 +183,7 @@ def _row(best: Best) -> dict[str, Any]:
         "ratio": best.ratio,
         "trials": best.trials,
         "space_size": best.space_size,
+        "distance": None if best.distance is None else asdict(best.distance),
         "origin": made.origin.value,
         "replayed": best.replayed,
         "made": made.created_at,
@@ -209,12 +210,14 @@ def _rival(rival: Trial | None, lost_by: float | None) -> dict[str, Any] | None:
 
 def _tried(found: Findings) -> dict[str, Any]:
     return {
-        "trials": found.trials,
+        "trials": found.history.attempts,
         "failed": [
-            {"status": status, "reason": reason, "count": count}
-            for status, reason, count in found.reasons
+            {"status": f.status.value, "reason": f.reason, "count": f.count}
+            for f in found.history.failures
         ],
-        "best_so_far": [{"trial": step.trial, "us": step.us} for step in found.curve],
+        "best_so_far": [
+            {"trial": step.attempt, "us": step.median_us} for step in found.history.curve
+        ],
         "variants": [
             {"variant": name, "us": us, "trials": count} for name, us, count in found.variants
         ],

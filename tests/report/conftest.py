@@ -14,6 +14,7 @@ from tunekit.key import Problem, TuningKey
 from tunekit.trial import (
     Best,
     Choice,
+    Distance,
     Fingerprint,
     Measurement,
     Origin,
@@ -71,7 +72,7 @@ def best_of(number):
     vendor = measured(final.median_us * (0.9 + number % 5 / 10), error_ratio=None)
     return Best(
         key_of(number), Choice.TRITON if number % 2 else Choice.VENDOR, fastest.config, final,
-        vendor, len(CONFIGS), 190, MADE,
+        vendor, len(CONFIGS), 190, MADE, distance=Distance(0.005, 0.025),
     )  # fmt: skip
 
 

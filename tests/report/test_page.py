@@ -89,6 +89,7 @@ def test_the_table_shows_what_the_store_holds(filled):
         assert shown["TFLOP/s"] == f"{tera:.2f}"
         assert (shown["trials"], shown["failed"], shown["space"]) == ("16", "2", "190")
         assert shown["best Triton config"] == str(best.config)
+        assert (shown["off best"], shown["at most (90 %)"]) == ("0.5 %", "2.5 %")
         assert (shown["origin"], shown["grade"]) == ("replayed", "exact")
     assert "no config worked" in failing
     assert failing[-4:-1] == ["1", "1", ""]
@@ -97,10 +98,10 @@ def test_the_table_shows_what_the_store_holds(filled):
 def test_the_charts_are_drawn_from_the_same_numbers(filled):
     plain = payload_of(render(contents_of(filled(3))))
     for number, key in enumerate(plain["keys"]):
-        best, found = best_of(number), find(trials_of(number))
+        best, found = best_of(number), find(key_of(number), trials_of(number))
         assert key["name"] == str(key_of(number).problem)
         assert key["ratio"][0] == pytest.approx(best.ratio, abs=1e-4)
-        assert key["curve"] == [[s.trial, round(s.us, 3)] for s in found.curve]
+        assert key["curve"] == [[s.attempt, round(s.median_us, 3)] for s in found.history.curve]
         assert key["curve"][-1][1] == round(found.best_us, 3)
         assert dict(key["failures"]) == {"compile-error": 1, "wrong-result": 1}
     roofline, *_ = plain["charts"]
@@ -141,7 +142,12 @@ def test_a_page_of_200_keys_is_small(filled):
 def test_a_page_does_not_grow_with_the_trials(filled):
     contents = contents_of(filled(1))
     few = len(render(contents))
-    many = find([trial for _ in range(50) for trial in trials_of(0)])
+    trials = [
+        replace(trial, config=replace(trial.config, group_size=turn + 1))
+        for turn in range(50)
+        for trial in trials_of(0)
+    ]
+    many = find(key_of(0), trials)
     entry = replace(contents.entries[0], findings=many)
     # the curve over all keys has a row more for each doubling
     assert len(render(replace(contents, entries=(entry,)))) < few + 1000
@@ -156,7 +162,7 @@ def test_an_empty_cache_says_how_it_is_filled(filled):
 def test_a_row_without_a_vendor_has_no_ratio(filled):
     contents = contents_of(filled(1))
     best = replace(best_of(0), vendor=None)
-    entry = Entry(1, best.key, best, Grade.EXACT, find(trials_of(0)))
+    entry = Entry(1, best.key, best, Grade.EXACT, find(best.key, trials_of(0)))
     text = render(replace(contents, entries=(entry,)))
     (_, row) = table(text, "numbers")
     assert row[5:10] == ["-"] * 5

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from tunekit.report.contents import Contents, gather
-from tunekit.report.findings import Findings, find
+from tunekit.report.findings import Findings, find, shortened
 from tunekit.report.page import render
 
-__all__ = ["Contents", "Findings", "find", "gather", "render"]
+__all__ = ["Contents", "Findings", "find", "gather", "render", "shortened"]

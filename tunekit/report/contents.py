@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tunekit.cache import Store
 from tunekit.device import DeviceInfo
 from tunekit.key import TuningKey
-from tunekit.report.findings import Findings, find
+from tunekit.report.findings import Findings, find, shortened
 from tunekit.trial import Best, Grade, Origin, Provenance
 
 
@@ -83,7 +83,7 @@ def gather(
         best, grade = rows.get(key, (None, None))
         compiler = None if best is None else best.provenance.fingerprint.compiler
         trials = [trial for trial, _ in store.trials(key, compiler=compiler)]
-        entries.append(Entry(number, key, best, grade, find(trials)))
+        entries.append(Entry(number, key, best, grade, find(key, trials)))
     slugs = {key.gpu for key in keys}
     return Contents(
         store.location,
@@ -138,7 +138,8 @@ def reasons(entries: Iterable[Entry], most: int) -> list[tuple[str, str, int]]:
     """Return the most frequent statuses and texts of all entries' failed trials."""
     total: Counter[tuple[str, str]] = Counter()
     for entry in entries:
-        total.update({(status, text): n for status, text, n in entry.findings.reasons})
+        for failure in entry.findings.history.failures:
+            total[failure.status.value, shortened(failure.reason)] += failure.count
     return [(*reason, number) for reason, number in total.most_common(most)]
 
 

@@ -7,12 +7,14 @@ for 8,000. Times are in microseconds.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tunekit.config import Config
-from tunekit.trial import Status, Trial
+from tunekit.history import History, history_of
+from tunekit.key import TuningKey
+from tunekit.trial import Trial
 
 PARAMETERS = (
     "variant",
@@ -41,19 +43,11 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The trial, counted from 1, that was faster than all before it."""
-
-    trial: int
-    us: float
-
-
-@dataclass(frozen=True, slots=True)
 class Findings:
     """What the trials of a key say."""
 
-    trials: int
-    curve: tuple[Step, ...]
+    history: History
+    """The configs tried, the best so far, and the failures."""
     tiles: tuple[Cell, ...]
     """By block_n (x) and block_m (y)."""
     pipeline: tuple[Cell, ...]
@@ -61,46 +55,30 @@ class Findings:
     importance: tuple[tuple[str, float], ...]
     variants: tuple[tuple[str, float, int], ...]
     """Each variant's name, fastest time and number of trials that ran, the fastest first."""
-    failures: tuple[tuple[str, int], ...]
-    """Statuses and how many trials ended so, the most frequent first."""
-    reasons: tuple[tuple[str, str, int], ...]
-    """Statuses with the text of the error, likewise."""
 
     @property
     def best_us(self) -> float | None:
         """The fastest of all trials, or None if every one failed."""
-        return self.curve[-1].us if self.curve else None
+        curve = self.history.curve
+        return curve[-1].median_us if curve else None
+
+    @property
+    def failures(self) -> list[tuple[str, int]]:
+        """Statuses and how many trials failed so, the most frequent first."""
+        counts = self.history.by_status().items()
+        return sorted(((s.value, n) for s, n in counts), key=lambda pair: (-pair[1], pair[0]))
 
 
-def find(trials: Sequence[Trial]) -> Findings:
+def find(key: TuningKey, trials: Sequence[Trial]) -> Findings:
     """Reduce the trials of a key, in the order they were tried, to what is shown of them."""
     ran = [(t.config, t.measurement.median_us) for t in trials if t.measurement is not None]
-    failed = [t for t in trials if t.status is not Status.OK]
     return Findings(
-        trials=len(trials),
-        curve=best_so_far(trials),
+        history=history_of(key, trials),
         tiles=_cells(ran, lambda config: (config.block_n, config.block_m)),
         pipeline=_cells(ran, lambda config: (config.block_k, config.num_stages)),
         importance=importance(ran),
         variants=_variants(ran),
-        failures=tuple(Counter(t.status.value for t in failed).most_common()),
-        reasons=tuple(
-            (*reason, number)
-            for reason, number in Counter(
-                (t.status.value, shortened(t.error or "")) for t in failed
-            ).most_common()
-        ),
     )
-
-
-def best_so_far(trials: Iterable[Trial]) -> tuple[Step, ...]:
-    """Return the trials that were each faster than all before, as a search improved."""
-    steps: list[Step] = []
-    for number, trial in enumerate(trials, start=1):
-        found = trial.measurement
-        if found is not None and (not steps or found.median_us < steps[-1].us):
-            steps.append(Step(number, found.median_us))
-    return tuple(steps)
 
 
 def importance(ran: Sequence[tuple[Config, float]]) -> tuple[tuple[str, float], ...]:

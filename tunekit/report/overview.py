@@ -34,13 +34,14 @@ class Tile:
 
 def learning(entries: Iterable[Entry]) -> list[Learned]:
     """Return the best-so-far curve of all keys together, at 1, 2, 4, ... trials and at the end."""
-    keys = [e.findings for e in entries if e.findings.curve]
-    longest = max((found.trials for found in keys), default=0)
+    keys = [e.findings for e in entries if e.findings.history.curve]
+    longest = max((found.history.attempts for found in keys), default=0)
     points = []
     for trial in _doublings(longest):
         logs = []
         for found in keys:
-            reached = [step.us for step in found.curve if step.trial <= trial]
+            curve = found.history.curve
+            reached = [step.median_us for step in curve if step.attempt <= trial]
             if reached and found.best_us is not None:
                 logs.append(math.log(reached[-1] / found.best_us))
         if logs:
