@@ -17,7 +17,10 @@ from tunekit import output
 from tunekit.cli import cli, main
 from tunekit.errors import TunekitError
 
-COMMANDS = ("tune", "show", "explain", "bench", "doctor", "report", "export-cache", "import-cache")
+COMMANDS = (
+    *("tune", "show", "explain", "bench", "report", "doctor", "completion"),
+    *("export-cache", "import-cache"),
+)
 
 
 def test_the_version_is_that_of_the_package(capsys):

@@ -7,12 +7,14 @@ line, 2 wrong usage, 130 interrupted. Each command loads what it needs when it r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tunekit import __version__
+from tunekit.cli_options import Commands, cache_option, gpu_option, json_option, positive
+from tunekit.cli_reading import READING
 from tunekit.errors import StoreError, TunekitError
 from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
 
@@ -22,10 +24,7 @@ if TYPE_CHECKING:
 SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
 POLICIES = ("faster", "newer", "keep", "replace", "fail")
 FORMATS = ("json", "sqlite")
-COMPARISONS = ("torch", "inductor", "triton-list")
 """What the tuner and the store offer, repeated here so that `--help` need not load them."""
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,7 +55,9 @@ class _Warnings(logging.Handler):
         say(f"warning: {record.getMessage()}")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="tunekit")
 def cli() -> None:
     """Tune matmul kernels once, keep the proof, serve the best.
@@ -76,27 +77,6 @@ def cli() -> None:
     """
 
 
-def _cache_option(command: _Command) -> _Command:
-    text = "Path or SQLAlchemy URL of the cache, instead of TUNEKIT_CACHE or the default."
-    return click.option("--cache", metavar="URL", help=text)(command)
-
-
-def _gpu_option(command: _Command) -> _Command:
-    text = "Only rows of this GPU, named as `tunekit show` names it."
-    return click.option("--gpu", metavar="SLUG", help=text)(command)
-
-
-def _json_option(command: _Command) -> _Command:
-    text = "Print one JSON document on stdout and nothing else there."
-    return click.option("--json", "as_json", is_flag=True, help=text)(command)
-
-
-def _positive(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not value > 0:  # not `value <= 0`: nan is refused too
-        raise click.BadParameter(f"{value} is not above 0")
-    return value
-
-
 @cli.command()
 @click.option("--shapes", "shapes_file", metavar="FILE", help="YAML file with the problems.")
 @click.option(
@@ -106,7 +86,7 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     metavar="M,N,K[,DTYPE[,LAYOUT]]",
     help="One problem; may be given again. DTYPE is bfloat16 and LAYOUT nt unless given.",
 )
-@_cache_option
+@cache_option
 @click.option(
     "--device",
     default="auto",
@@ -118,7 +98,7 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
 @click.option(
     "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
 )
-@click.option("--seconds", type=float, callback=_positive, help="Stop the run after this long.")
+@click.option("--seconds", type=float, callback=positive, help="Stop the run after this long.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--retune", is_flag=True, help="Tune again what is tuned, and let it replace.")
 @click.option(
@@ -132,7 +112,7 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     help="Keep each key's Optuna study there too: sqlite:///FILE, postgresql://… or journal:FILE.",
 )
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
-@_json_option
+@json_option
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--verbose", is_flag=True, help="Show each trial and what the space leaves out.")
 def tune(
@@ -193,9 +173,9 @@ def tune(
 
 
 @cli.command()
-@_cache_option
-@_gpu_option
-@_json_option
+@cache_option
+@gpu_option
+@json_option
 def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
     """Show the best row of each key, against the vendor.
 
@@ -225,138 +205,10 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
         answer(table(rows, width=answer_width()))
 
 
-@cli.command()
-@click.argument("m", type=click.IntRange(min=1))
-@click.argument("n", type=click.IntRange(min=1))
-@click.argument("k", type=click.IntRange(min=1))
-@click.option("--dtype", default="bfloat16", show_default=True, help="Of the operands.")
-@click.option("--layout", default="nt", show_default=True, help="As in `tunekit tune --help`.")
-@_cache_option
-@_gpu_option
-@_json_option
-def explain(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    layout: str,
-    cache: str | None,
-    gpu: str | None,
-    as_json: bool,
-) -> int:
-    """Explain what would run for C (M, N) = A (M, K) @ B (K, N), and why.
-
-    \b
-    tunekit explain 512 4096 4096
-    tunekit explain 16 28672 4096 --dtype float16 --layout nn
-    tunekit explain 512 4096 4096 --gpu nvidia-h200-sm90-132 --json
-
-    At which grade, its time with the 95 % interval, the vendor's, the next best config and by how
-    much it lost, what was tried, what failed and why, and the command that would improve it.
-    Without a GPU it is that of --gpu, or the only one that the cache has rows of.
-    """
-    from tunekit.cli_explain import run_explain
-
-    return run_explain((m, n, k), dtype, layout, cache=cache, gpu=gpu, as_json=as_json)
-
-
-def _names(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
-    """Split names at commas, and refuse those that are not among the comparisons."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in COMPARISONS]
-    if unknown or not names:
-        raise click.BadParameter(f"{text!r}: use one or more of {', '.join(COMPARISONS)}")
-    return names
-
-
-@cli.command()
-@click.option("--shapes", "shapes_file", metavar="FILE", required=True, help="As for `tune`.")
-@click.option(
-    "--against",
-    default=COMPARISONS[0],
-    show_default=True,
-    callback=_names,
-    metavar="NAME,...",
-    help=f"What to compare with: {', '.join(COMPARISONS)}.",
-)
-@_cache_option
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="auto|cuda|cuda:N|replay|replay:FILE",
-    help="Where to measure. `replay` gives the recorded times, which are torch's and ours.",
-)
-@click.option(
-    "--fail-below",
-    type=float,
-    callback=_positive,
-    metavar="RATIO",
-    help="Exit 1 if the geometric mean against any of them is below this.",
-)
-@_json_option
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-def bench(**options: Any) -> int:
-    """Compare what tunekit runs with torch, Inductor and a fixed list of 15 Triton configs.
-
-    \b
-    tunekit bench --shapes shapes.yaml
-    tunekit bench --shapes shapes.yaml --against torch,inductor,triton-list
-    tunekit bench --shapes shapes.yaml --fail-below 1.0 --json > bench.json
-
-    All of a problem's entrants run in the same interleaved rounds, with a cold L2 cache and random
-    operands, and every Triton config is verified first. Times are of the device, in microseconds;
-    a ratio is another's time over tunekit's, with both at the ends of their 95 % intervals in
-    brackets. The roofline is what a measured copy and a measured large product reach.
-    """
-    from tunekit.cli_bench import BenchRequest, run_bench
-
-    return run_bench(BenchRequest(**options))
-
-
-@cli.command()
-@_cache_option
-@_json_option
-def doctor(cache: str | None, as_json: bool) -> int:
-    """Check the installation, the GPUs and the cache, and say what mends what is wrong.
-
-    \b
-    tunekit doctor
-    tunekit doctor --cache postgresql://host/tunekit
-    tunekit doctor --json | jq -r '.checks[] | select(.level == "problem") | .fix'
-
-    Nothing is changed. Exit code 0: healthy, GPU or not. 1: there is a problem, and a line that
-    begins with -> says what mends it. A note is no problem.
-    """
-    from tunekit.cli_doctor import run_doctor
-
-    return run_doctor(cache, as_json=as_json)
-
-
-@cli.command()
-@click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True)
-@_cache_option
-@_gpu_option
-def report(output: str, cache: str | None, gpu: str | None) -> int:
-    """Write everything the cache holds as one HTML page, to be opened in a browser.
-
-    \b
-    tunekit report
-    tunekit report -o h200.html --gpu nvidia-h200-sm90-132
-
-    Roofline, speed-up over the vendor with intervals, how the search got there, which parameters
-    matter, what failed and why, and every number as a table. The page loads nothing from anywhere.
-    It needs `pip install 'tunekit-triton[report]'`.
-    """
-    from tunekit.cli_report import run_report
-
-    return run_report(output, cache, gpu)
-
-
 @cli.command("export-cache")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
-@_cache_option
-@_gpu_option
+@cache_option
+@gpu_option
 @click.option("--all-trials", is_flag=True, help="Every trial too, not only the best of each key.")
 @click.option(
     "--format",
@@ -373,7 +225,7 @@ def report(output: str, cache: str | None, gpu: str | None) -> int:
     help="Export nothing: list the problems of a shapes file that no row serves on this GPU (or "
     "that of --gpu), and exit 1 if there are any.",
 )
-@_json_option
+@json_option
 def export_cache(**options: Any) -> int:
     """Write the cache as one file, for another machine.
 
@@ -393,7 +245,7 @@ def export_cache(**options: Any) -> int:
 
 @cli.command("import-cache")
 @click.argument("file")
-@_cache_option
+@cache_option
 @click.option(
     "--on-conflict",
     type=click.Choice(POLICIES),
@@ -425,6 +277,10 @@ def import_cache(**options: Any) -> int:
     from tunekit.cli_import import ImportRequest, run_import
 
     return run_import(ImportRequest(**options))
+
+
+for command in READING:
+    cli.add_command(command)
 
 
 def _nothing_to_show(store: Store, gpu: str | None) -> str:

@@ -6,16 +6,20 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 from tunekit.cache import Store, default_location, examine, file_of, shown_location
 from tunekit.checkup import Check, Level, gpus, versions
 from tunekit.errors import NoStoreError, StoreError
 from tunekit.lookup import is_verified
-from tunekit.output import answer, answer_json
+from tunekit.output import answer, answer_json, answer_width
 from tunekit.table import served_rows
 from tunekit.trial import Grade
 
 SCHEMA = 1
 """Version of the JSON that `doctor` prints."""
+
+_COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "red"}
 
 _NAME_THE_CACHE = "name another place with --cache or TUNEKIT_CACHE"
 
@@ -27,15 +31,17 @@ def run_doctor(cache: str | None, *, as_json: bool) -> int:
     if as_json:
         answer_json({"schema": SCHEMA, "healthy": healthy, "checks": [c.to_dict() for c in checks]})
     else:
-        answer("\n".join(_lines(checks)))
+        answer("\n".join(_lines(checks, on_terminal=answer_width() is not None)))
     return 0 if healthy else 1
 
 
-def _lines(checks: list[Check]) -> Iterator[str]:
+def _lines(checks: list[Check], *, on_terminal: bool) -> Iterator[str]:
     width = max(len(check.name) for check in checks)
     for check in checks:
         text = "".join(letter if letter.isprintable() else "?" for letter in check.text)
-        yield f"{check.level.value.ljust(7)}  {check.name.ljust(width)}  {text}"
+        level = check.level.value.ljust(7)
+        shown = click.style(level, fg=_COLOURS[check.level]) if on_terminal else level
+        yield f"{shown}  {check.name.ljust(width)}  {text}"
         if check.fix is not None:
             yield f"{' ' * 7}  {' ' * width}  -> {check.fix}"
     problems = sum(check.level is Level.PROBLEM for check in checks)

@@ -13,7 +13,8 @@ from tunekit.bench import Ceilings, Entry, ReplayTimes, Timed, compare
 from tunekit.bench.fixed_lists import TUTORIAL, list_of_15
 from tunekit.bench.results import AGAINST, BenchReport, Compared
 from tunekit.cache import Store
-from tunekit.cli import COMPARISONS, main
+from tunekit.cli import main
+from tunekit.cli_reading import COMPARISONS
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.errors import RecordingError
