@@ -44,10 +44,8 @@ def run(line):
     return main(words)
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """A folder with what the examples name: a shapes file, a cache, exports and a timing file."""
-    folder = tmp_path_factory.mktemp("examples")
+def prepare(folder):
+    """Put into a folder what the examples name: a shapes file, a cache, exports, a timing file."""
     (folder / "shapes.yaml").write_text("shapes: [[512, 512, 512], [512, 4096, 4096]]\n")
     cache = ["--cache", str(folder / "tunekit.db")]
     tune = ["tune", "--shapes", str(folder / "shapes.yaml"), "--device", "replay", "--quiet"]
@@ -58,6 +56,11 @@ def prepared(tmp_path_factory):
     timings = Path(__file__).parent / "cache" / "assets" / "matmul_kernel.autotune.json"
     (folder / timings.name).write_bytes(timings.read_bytes())
     return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return prepare(tmp_path_factory.mktemp("examples"))
 
 
 @pytest.mark.parametrize(("command", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])

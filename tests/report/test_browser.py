@@ -98,6 +98,12 @@ def test_5000_keys_are_drawn_a_page_at_a_time_and_any_is_found(opened, filled):
     assert page.url.endswith("#key-4322")
     assert page.input_value("#which") == "4322"
 
+    page.fill("#find", "")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#numbers tbody tr").count() == 5000
+    page.emulate_media(media="print")
+    assert page.locator("#numbers tbody tr").last.is_visible()
+
 
 def test_every_link_of_the_page_leads_somewhere(opened, filled):
     page = opened(contents_of(filled(2)))

@@ -30,6 +30,9 @@ from tunekit.report.contents import (
 PAGE_ROWS = 50
 """Rows of the table that are shown at a time."""
 
+ROWS_AT_ONCE = 1000
+"""Rows that are part of the page from the start: what is beyond is made when it is looked at."""
+
 MOST_REASONS = 30
 """Texts of errors that are listed; the counts by status are of all."""
 
@@ -94,6 +97,7 @@ def _shown(contents: Contents) -> dict[str, Any]:
         "contents": contents,
         "bodies": list(_bodies(entries)),
         "page_rows": PAGE_ROWS,
+        "rows_at_once": ROWS_AT_ONCE,
         "tuned": len(rows),
         "triton": sum(e.best is not None and e.best.choice.value == "triton" for e in rows),
         "trials": sum(e.findings.history.attempts for e in entries),

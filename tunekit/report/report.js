@@ -27,26 +27,55 @@
 
   // ---- the table, a page at a time
 
-  const bodies = [...document.querySelectorAll("#numbers tbody")];
-  const rows = bodies.flatMap((body) => [...body.rows]);
+  // Of a large cache only the first rows are elements; the rest is text until a page of it is shown,
+  // something is printed, or it is found.
+  const table = byId("numbers");
+  const bodies = [...table.tBodies];
+  const later = [...table.querySelectorAll("script.later")];
   const size = bodies[0].rows.length;
-  let wanted = rows.map((_, place) => place);
+  const total = payload.keys.length;
+  let wanted = null; // places of the rows that fit what is looked for; null: all
+  let texts = null;
   let page = 0;
 
-  function showPage() {
-    const pages = Math.max(1, Math.ceil(wanted.length / size));
-    page = Math.min(Math.max(page, 0), pages - 1);
-    const shown = wanted.slice(page * size, (page + 1) * size);
-    const all = wanted.length === rows.length;
-    if (all) {
-      bodies.forEach((body, place) => (body.hidden = place !== page));
-      rows.forEach((row) => (row.hidden = false));
-    } else {
-      const keep = new Set(shown);
-      bodies.forEach((body) => (body.hidden = false));
-      rows.forEach((row, place) => (row.hidden = !keep.has(place)));
+  function bodyOf(number) {
+    if (!bodies[number]) {
+      const made = document.createElement("tbody");
+      made.innerHTML = later[number - (bodies.length - later.length)].textContent;
+      made.hidden = true;
+      table.append(made);
+      bodies[number] = made;
     }
-    byId("place").textContent = `${wanted.length} problems, page ${page + 1} of ${pages}`;
+    return bodies[number];
+  }
+  bodies.length += later.length;
+
+  const rowOf = (place) => bodyOf(Math.floor(place / size)).rows[place % size];
+
+  function textOf(place) {
+    if (!texts) {
+      const first = bodies.slice(0, bodies.length - later.length);
+      texts = first.flatMap((body) => [...body.rows].map((row) => row.textContent.toLowerCase()));
+      const plain = (html) => html.replace(/<[^>]*>/g, " ").toLowerCase();
+      later.forEach((script) => texts.push(...script.textContent.split("<tr>").slice(1).map(plain)));
+    }
+    return texts[place];
+  }
+
+  function showPage() {
+    const count = wanted ? wanted.length : total;
+    const pages = Math.max(1, Math.ceil(count / size));
+    page = Math.min(Math.max(page, 0), pages - 1);
+    const at = [...Array(Math.min(size, count - page * size)).keys()].map((step) => page * size + step);
+    const shown = wanted ? at.map((step) => wanted[step]) : at;
+    const rows = new Set(shown.map(rowOf));
+    bodies.forEach((body) => {
+      if (!body) return;
+      const mine = [...body.rows].filter((row) => rows.has(row));
+      body.hidden = !mine.length;
+      if (mine.length) [...body.rows].forEach((row) => (row.hidden = !rows.has(row)));
+    });
+    byId("place").textContent = `${count} problems, page ${page + 1} of ${pages}`;
     byId("previous").disabled = page === 0;
     byId("next").disabled = page === pages - 1;
     const ratios = shown.map((place) => [place, payload.keys[place]]).filter(([, key]) => key.ratio);
@@ -58,10 +87,16 @@
 
   function find(text) {
     const words = text.toLowerCase().split(/[\s,]+/).filter(Boolean);
-    const fits = (row) => words.every((word) => row.textContent.toLowerCase().includes(word));
-    wanted = rows.map((_, place) => place).filter((place) => fits(rows[place]));
+    const all = [...Array(total).keys()];
+    wanted = words.length ? all.filter((place) => words.every((w) => textOf(place).includes(w))) : null;
     page = 0;
     showPage();
+  }
+
+  function showAll() {
+    for (let number = 0; number < bodies.length; number += 1) {
+      [...bodyOf(number).rows].forEach((row) => (row.hidden = false));
+    }
   }
 
   // ---- one problem
@@ -150,15 +185,27 @@
   byId("find").addEventListener("input", (event) => find(event.target.value));
   byId("which").addEventListener("change", (event) => showKey(Number(event.target.value) - 1));
   window.addEventListener("hashchange", followHash);
+  window.addEventListener("beforeprint", showAll);
+  window.addEventListener("afterprint", showPage);
 
   async function start() {
+    const atOnce = (target) => target && target.getBoundingClientRect().top < innerHeight;
+    const mark = (name) => (document.documentElement.dataset[name] = "yes");
     await showPage();
-    for (const { id, spec, values } of payload.charts) {
-      const target = byId(id);
-      if (target) await draw(target, spec, values);
+    if (/^#key-/.test(location.hash)) await followHash();
+    const rest = [];
+    for (const chart of payload.charts) {
+      const target = byId(chart.id);
+      if (atOnce(target)) await draw(target, chart.spec, chart.values);
+      else if (target) rest.push([target, chart.spec, chart.values]);
     }
-    await (/^#key-/.test(location.hash) ? followHash() : showKey(0));
-    document.documentElement.dataset.drawn = "yes";
+    mark("ready");
+    for (const parts of rest) {
+      await new Promise((resolve) => setTimeout(resolve)); // let clicks and keys come between
+      await draw(...parts);
+    }
+    if (!byId("detail").childElementCount) await showKey(0);
+    mark("drawn");
   }
   start();
 })();
