@@ -11,16 +11,17 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
-from triton.runtime import driver
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError
 from tunekit.kernels import reference
+from tunekit.kernels.bare import arguments
 from tunekit.kernels.composite import CompositeTiles
 from tunekit.kernels.failures import classify
 from tunekit.kernels.fingerprint import fingerprint
 from tunekit.kernels.gemv import MatrixVector
+from tunekit.kernels.launching import prepared, runner
 from tunekit.kernels.operands import interpreting, stand_ins
 from tunekit.kernels.padded import PaddedTiles
 from tunekit.kernels.persistent import PersistentTiles
@@ -119,23 +120,22 @@ class MatmulFamily:
         self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
     ) -> Callable[[Any, Any, Any], None]:
         """Return a launch for any operands with these dtypes, shapes, strides and alignment."""
+        self._require_legal(config, problem, device)
         variant = self.variant(config.variant)
-        first = self._call(config, problem, device, a, b, out)
-        if interpreting():
-            _interpretable(first)
 
-            def interpret(a: Any, b: Any, out: Any) -> None:
-                _launch(variant.call(config, problem, device, a, b, out))()
+        def call(a: Any, b: Any, out: Any) -> KernelCall:
+            return variant.call(config, problem, device, a, b, out)
 
-            return interpret
-        runners = [_runner(one) for one in first.sequence()]
+        if not interpreting():
+            return prepared(call, a, b, out)
+        _interpretable(call(a, b, out))
+        forms = [(tuple(one.shape), one.stride()) for one in (a, b, out)]
 
-        def launch(a: Any, b: Any, out: Any) -> None:
-            call = variant.call(config, problem, device, a, b, out)
-            for run, one in zip(runners, call.sequence(), strict=True):
-                run(_arguments(one))
+        def interpret(*tensors: Any) -> None:
+            views = [one.as_strided(*form) for one, form in zip(tensors, forms, strict=True)]
+            _launch(call(*views))()
 
-        return launch
+        return interpret
 
     def default_config(self, problem: Problem, device: DeviceInfo) -> Config:
         """Return the legal pointer config nearest to 64x64x32, 4 warps, 3 stages, undivided."""
@@ -186,10 +186,13 @@ class MatmulFamily:
     def _call(
         self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
     ) -> KernelCall:
+        self._require_legal(config, problem, device)
+        return self.variant(config.variant).call(config, problem, device, a, b, out)
+
+    def _require_legal(self, config: Config, problem: Problem, device: DeviceInfo) -> None:
         broken = self.violation(config, problem, device)
         if broken is not None:
             raise ConfigError(f"{config} is not legal for {problem}: {broken}")
-        return self.variant(config.variant).call(config, problem, device, a, b, out)
 
 
 def _unsupported(problem: Problem) -> str | None:
@@ -205,26 +208,6 @@ def _unsupported(problem: Problem) -> str | None:
 def _apart(a: Config, b: Config) -> float:
     """Return how far two configs are apart: the sum of |log2| of their fields' ratios."""
     return sum(abs(math.log2(getattr(a, name) / getattr(b, name))) for name in FIELDS)
-
-
-def _arguments(call: KernelCall) -> tuple[Any, ...]:
-    """Return every argument of a kernel in order, constants included, as launchers take them."""
-    rest = call.kernel.arg_names[len(call.args) :]
-    return (*call.args, *(call.options[name] for name in rest))
-
-
-def _runner(call: KernelCall) -> Callable[[tuple[Any, ...]], None]:
-    """Compile (or load) a call's kernel and return its bare launch, which skips Triton's binder."""
-    compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
-    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
-    grid = (*call.grid, 1, 1)[:3]
-    active = driver.active
-
-    def launch(arguments: tuple[Any, ...]) -> None:
-        stream = active.get_current_stream(active.get_current_device())
-        run(*grid, stream, function, packed, None, None, None, *arguments)
-
-    return launch
 
 
 _interpreter = threading.Lock()
@@ -255,7 +238,7 @@ def _launch(call: KernelCall) -> Launch:
     if interpreting():
         return functools.partial(_interpret, call)
     launches: list[Launch] = [
-        functools.partial(_runner(one), _arguments(one)) for one in call.sequence()
+        functools.partial(runner(one), arguments(one)) for one in call.sequence()
     ]
     return launches[0] if len(launches) == 1 else functools.partial(_in_order, launches)
 

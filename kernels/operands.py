@@ -70,6 +70,16 @@ def stand_ins(problem: Problem) -> tuple[StandIn, StandIn, StandIn]:
     )
 
 
+def dense_operands(problem: Problem, place: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return operands of a problem, with nothing in them, in the layout and alignment it states."""
+    made = []
+    for one in stand_ins(problem)[:2]:
+        extent = sum((n - 1) * stride for n, stride in zip(one.shape, one.strides, strict=True)) + 1
+        memory = torch.empty(extent + 1, dtype=one.dtype, device=place)
+        made.append(memory.as_strided(one.shape, one.strides, 0 if one.aligned else 1))
+    return made[0], made[1]
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """Return torch's dtype of this name."""
     dtype = getattr(torch, name)

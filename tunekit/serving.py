@@ -8,27 +8,30 @@ operands of a new kind are met, and what was chosen without it is forgotten once
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
+import sys
 import threading
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tunekit import policies
 from tunekit.config import Config
+from tunekit.decision import decide
 from tunekit.device import KNOWN_DEVICES, DeviceInfo, detect
-from tunekit.errors import DeviceError, MissError, NoStoreError, StoreError
-from tunekit.kernels import current_fingerprint, family
-from tunekit.kernels.operands import describe, interpreting
+from tunekit.errors import DeviceError, MissError, StoreError
+from tunekit.kernels import family
+from tunekit.kernels.operands import describe, float32_precision, interpreting
 from tunekit.key import Problem, TuningKey
-from tunekit.lookup import Answer, RowTable, StoredRow, how_to_tune, same_silicon
-from tunekit.space import Violation
-from tunekit.trial import Choice, Grade
+from tunekit.lookup import BORROWED, Answer, how_to_tune
+from tunekit.policies import Kind, Policy
+from tunekit.reading import Read, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -40,29 +43,22 @@ Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the process runs for operands of one kind. No launch means the vendor's call."""
+    """What the process runs for matrices of one kind. No launch means the vendor's call."""
 
     key: TuningKey
     answer: Answer | None
     launch: Launch | None
+    pinned: bool = False
+    """Whether the policy named the config, so that no row was asked."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What was read for a device; `failed_at` (seconds) says that it is nothing, for a fault."""
-
-    device: DeviceInfo
-    table: RowTable
-    location: str
-    failed_at: float | None
+    @property
+    def is_miss(self) -> bool:
+        """Whether the problem itself has no row that serves it here."""
+        return not self.pinned and (self.answer is None or self.answer.grade in BORROWED)
 
 
 class MissWarning(UserWarning):
     """A problem without a tuned row was multiplied; the text has the command that tunes it."""
-
-
-def is_miss(served: Served) -> bool:
-    return served.answer is None or served.answer.grade in (Grade.NEAREST, Grade.OTHER_GPU)
 
 
 class State:
@@ -78,55 +74,82 @@ class State:
         self._lock = threading.RLock()
 
     def clear(self) -> None:
+        """Forget everything that was read and prepared."""
         with self._lock:
-            self.served: dict[tuple[object, ...], Served] = {}
-            self.misses: Counter[TuningKey] = Counter()
+            self.served: dict[Kind, Served] = {}
+            self.misses: dict[TuningKey, Calls] = {}
             self._warned: set[TuningKey] = set()
-            self._tables: dict[torch.device, _Read] = {}
+            self._tables: dict[torch.device, Read] = {}
+            policies.forget()
 
-    def serve(
-        self,
-        kind: tuple[object, ...],
-        a: torch.Tensor,
-        b: torch.Tensor,
-        backend: str,
-        on_miss: str,
-    ) -> Served:
-        """Find what to run for operands of this kind, and remember it."""
+    def serve(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, policy: Policy) -> Served:
+        """Find what to run for matrices like these under a policy, and remember it.
+
+        Raises:
+            MissError: the problem is not tuned, and the policy says that this is an error.
+        """
+        kind = self.kind(a, b, out.stride(), out.data_ptr() % 16, policy)
         with self._lock:
             served = self.served.get(kind)
             if served is None:
-                served = self._choose(a, b, backend)
-                if is_miss(served):
-                    self.misses[served.key] += 1
-                    self._missed(served, on_miss, self._tables[a.device])
+                served = self._choose(a, b, out, policy)
                 self.served[kind] = served
-            elif is_miss(served):
-                self._missed(served, on_miss, self._tables[a.device])
+            if served.is_miss:
+                self._missed(served, policy.on_miss, self._tables[a.device])
             return served
 
-    def _choose(self, a: torch.Tensor, b: torch.Tensor, backend: str) -> Served:
-        problem = describe(a, b)
-        read = self._table(a.device, backend)
-        device, table = read.device, read.table
-        key = TuningKey.of(problem, device.slug)
-        out = torch.empty((problem.m, problem.n), dtype=a.dtype, device=a.device)
-        for answer in table.answers(problem):
-            if answer.best.choice is Choice.VENDOR and backend == "auto":
-                return Served(key, answer, None)
-            launch = _bind(answer, problem, device, a, b, out)
-            if launch is not None:
-                return Served(key, answer, launch)
-        if backend == "triton":
-            return Served(key, None, _any_launch(problem, device, a, b, out))
-        return Served(key, None, None)
+    @staticmethod
+    def kind(
+        a: torch.Tensor, b: torch.Tensor, strides: tuple[int, ...], offset: int, policy: Policy
+    ) -> Kind:
+        """Return what `served` is kept by: the operands' kind, the result's, and the policy's."""
+        own = (policy.backend, policy.deterministic, policy.config)
+        return (*kind_of(a, b), strides, offset, *own)
 
-    def _table(self, place: torch.device, backend: str) -> _Read:
+    def calls_of(self, key: TuningKey) -> Calls:
+        """Return the count of an untuned problem's calls."""
+        with self._lock:
+            return self.misses.setdefault(key, Calls())
+
+    def read_for(self, place: torch.device, backend: str) -> Read:
+        """Return what the store holds for a device, read once."""
+        with self._lock:
+            return self._table(place, backend)
+
+    def _choose(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, policy: Policy
+    ) -> Served:
+        problem = describe(a, b)
+        if policy.config is not None:
+            device = _device_info(a.device, "triton")
+            key = TuningKey.of(problem, device.slug)
+            return Served(key, None, _launch(policy.config, problem, device, a, b, out), True)
+        read = self._table(a.device, policy.backend)
+        key = TuningKey.of(problem, read.device.slug)
+        if policy.deterministic and read.failed_at is not None:
+            raise StoreError(f"deterministic, and the cache cannot be read: {read.fault}")
+        launches: list[Launch] = []
+
+        def refuses(answer: Answer) -> str | None:
+            return _prepare(answer, problem, read.device, (a, b, out), policy, launches)
+
+        decision = decide(
+            read.table, problem, backend=policy.backend, own_only=policy.deterministic,
+            refuses=refuses,
+        )  # fmt: skip
+        if decision.triton:
+            return Served(key, decision.answer, launches[0])
+        if policy.backend == "triton":
+            config = family(problem.family).default_config(problem, read.device)
+            return Served(key, None, _launch(config, problem, read.device, a, b, out))
+        return Served(key, decision.answer, None)
+
+    def _table(self, place: torch.device, backend: str) -> Read:
         read = self._tables.get(place)
         if read is None:
-            self._tables[place] = _read_table(_device_info(place, backend))
+            self._tables[place] = read_table(_device_info(place, backend), time.monotonic())
         elif read.failed_at is not None and time.monotonic() - read.failed_at > RETRY_SECONDS:
-            again = self._tables[place] = _read_table(read.device, before=read)
+            again = self._tables[place] = read_table(read.device, time.monotonic(), before=read)
             if again.failed_at is None:
                 self._forget(read.device.slug)
         return self._tables[place]
@@ -137,29 +160,54 @@ class State:
         self._warned = {key for key in self._warned if key.gpu != gpu}
         for key in [key for key in self.misses if key.gpu == gpu]:
             del self.misses[key]
+        policies.forget()
 
-    def owes(self, key: TuningKey, on_miss: str) -> bool:
-        """Say whether a miss of this key has still to be told."""
-        return on_miss == "error" or (on_miss == "warn" and key not in self._warned)
-
-    def _missed(self, served: Served, on_miss: str, read: _Read) -> None:
-        if not self.owes(served.key, on_miss):
+    def _missed(self, served: Served, on_miss: str, read: Read) -> None:
+        if on_miss == "fallback" or (on_miss == "warn" and served.key in self._warned):
             return
         if read.failed_at is not None and on_miss == "warn":
             self._warned.add(served.key)  # that the store cannot be read was said
             return
-        location = read.location
         what = "torch" if served.launch is None else "a default config"
         if served.answer is not None:
             what = f"the row of {served.answer.best.key.problem}"
         text = (
-            f"{served.key} is not tuned, {what} serves it (cache: {location});"
-            f" {how_to_tune(served.key, location)}"
+            f"{served.key} is not tuned, {what} serves it (cache: {read.location});"
+            f" {how_to_tune(served.key, read.location)}"
         )
         if on_miss == "error":
             raise MissError(text)
         self._warned.add(served.key)
-        warnings.warn(text, MissWarning, stacklevel=4)
+        warnings.warn(text, MissWarning, stacklevel=_callers_depth())
+
+
+class Calls:
+    """How often an untuned problem was multiplied. Threads may lose a few."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def kind_of(a: torch.Tensor, b: torch.Tensor) -> Kind:
+    """Return all of two operands that a prepared launch depends on."""
+    kind = (
+        a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device,
+        a.data_ptr() % 16, b.data_ptr() % 16,
+    )  # fmt: skip
+    return (*kind, float32_precision()) if a.dtype is torch.float32 else kind
+
+
+def _callers_depth() -> int:
+    """Return the `stacklevel` at which a warning names the code that called tunekit."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] not in ("tunekit", "torch", "contextlib"):
+            break
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _device_info(place: torch.device, backend: str) -> DeviceInfo:
@@ -173,80 +221,31 @@ def _device_info(place: torch.device, backend: str) -> DeviceInfo:
     )
 
 
-def _read_table(device: DeviceInfo, *, before: _Read | None = None) -> _Read:
-    """Read every row that may answer on a device, once.
+def _launch(config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any) -> Any:
+    """Prepare a config's launch for operands like these."""
+    with on_device_of(a), capture_relaxed(a):
+        return family(problem.family).bind(config, problem, device, a, b, out)
 
-    A store that cannot be read leaves an empty table and one warning.
-    """
-    from tunekit.cache import default_location, shown_location
 
-    location = "the default cache"
-    rows: list[StoredRow] = []
-    devices: dict[str, DeviceInfo] = {}
-    failed_at = None
+def _prepare(
+    answer: Answer,
+    problem: Problem,
+    device: DeviceInfo,
+    operands: tuple[Any, Any, Any],
+    policy: Policy,
+    launches: list[Launch],
+) -> str | None:
+    """Prepare a row's launch, or say why it does not compile or load here."""
+    config = answer.best.config
     try:
-        where = default_location()
-        location = shown_location(where)
-        rows, devices = _read_rows(where, device)
-    except NoStoreError as error:
-        logger.info("%s", error)
-    except StoreError as error:
-        failed_at = time.monotonic()
-        level = logging.WARNING if before is None else logging.INFO
-        logger.log(level, "tunekit goes on without its cache: %s", error)
-    if before is not None and failed_at is None:
-        logger.info("the cache %s can be read again", location)
-    table = RowTable(
-        rows, devices, device=device, fingerprint=current_fingerprint, legality=_legality,
-        versions={"torch": torch.__version__},
-    )  # fmt: skip
-    return _Read(device, table, location, failed_at)
-
-
-def _read_rows(where: str, device: DeviceInfo) -> tuple[list[StoredRow], dict[str, DeviceInfo]]:
-    """Read the rows that may answer on a device, again where a fault comes and goes."""
-    from tunekit.cache import Store
-
-    for last in (False, True):
-        try:
-            with Store.open(where, create=False) as store:
-                devices = {info.slug: info for info in store.devices()}
-                alike = [
-                    s for s, o in devices.items() if s == device.slug or same_silicon(o, device)
-                ]
-                return [row for slug in alike for row in store.unread_bests(gpu=slug)], devices
-        except StoreError as error:
-            if last or not error.passing:
-                raise
-    raise AssertionError("the last try either returns or raises")
-
-
-def _legality(config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
-    return family(problem.family).violation(config, problem, device)
-
-
-def _bind(
-    answer: Answer, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-) -> Launch | None:
-    """Prepare a row's launch; one that does not compile or load here is passed over."""
-    kernels = family(problem.family)
-    try:
-        with on_device_of(a):
-            return kernels.bind(answer.best.config, problem, device, a, b, out)
+        launches.append(_launch(config, problem, device, *operands))
     except Exception as error:
-        failure = kernels.failure(error)
-        if failure is None:
+        failure = family(problem.family).failure(error)
+        if failure is None or policy.deterministic:
             raise
-        logger.warning("%s does not run for %s: %s", answer.best.config, problem, failure[1])
-        return None
-
-
-def _any_launch(problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any) -> Launch:
-    """Prepare some legal config for `backend="triton"` without a row: the first of the space."""
-    kernels = family(problem.family)
-    config = kernels.default_config(problem, device)
-    with on_device_of(a):
-        return kernels.bind(config, problem, device, a, b, out)
+        logger.warning("%s does not run for %s: %s", config, problem, failure[1])
+        return f"does not run here: {failure[1]}"
+    return None
 
 
 def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -254,3 +253,21 @@ def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]
     if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():
         return torch.cuda.device(tensor.device)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def capture_relaxed(tensor: torch.Tensor) -> Iterator[None]:
+    """Allow this thread to load kernels while it captures a CUDA graph.
+
+    Loading one may allocate memory of the driver's, which a capture in torch's own mode forbids.
+    """
+    if not (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+        yield
+        return
+    exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; the call puts the old one in its place
+    exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))

@@ -9,6 +9,7 @@ from typing import Protocol
 from tunekit.bench.results import BenchReport, Ceilings, Compared, Timed
 from tunekit.cache import Store
 from tunekit.config import Config
+from tunekit.decision import decide
 from tunekit.device import DeviceInfo
 from tunekit.key import Problem
 from tunekit.ladder import row_table
@@ -64,9 +65,10 @@ def compare(
     ceilings = times.ceilings(sorted({entry.problem.dtype for entry in entries}))
     compared = []
     for entry in entries:
-        answer = next(table.answers(entry.problem), None)
-        runs = Choice.VENDOR if answer is None else answer.best.choice
-        config = answer.best.config if answer is not None and runs is Choice.TRITON else None
+        decision = decide(table, entry.problem)
+        answer = decision.answer
+        runs = Choice.TRITON if decision.triton else Choice.VENDOR
+        config = answer.best.config if answer is not None and decision.triton else None
         timed = times.time(entry.problem, config, against)
         grade = None if answer is None else answer.grade
         one = Compared(entry.problem, entry.count, entry.name, runs, grade, config, timed)

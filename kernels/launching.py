@@ -1,0 +1,187 @@
+"""A launch prepared once for operands of one kind, so that a call only fills in addresses.
+
+Triton's own launch binds arguments, looks a compiled kernel up, and encodes every tensor
+descriptor (TMA) anew. Here the arguments that reach the bare launcher are kept in a list. Of an
+operand only its address changes between calls, and the encoded descriptor of an address is kept
+too. A launcher that is not understood is called as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from triton.runtime import driver
+
+from tunekit.kernels.bare import Built, Step, Steps, arguments, bare_steps
+from tunekit.kernels.protocol import KernelCall
+
+Call = Callable[[Any, Any, Any], KernelCall]
+Launch = Callable[[Any, Any, Any], None]
+
+MOST_MAPS = 4096
+"""How many addresses' encoded descriptors are kept for each operand of a launch."""
+
+_handing_on = threading.Lock()
+"""Held by launches that hand something on in kept memory, which two threads must not mix."""
+
+
+def _after_fork() -> None:
+    global _handing_on
+    _handing_on = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def prepared(call: Call, a: Any, b: Any, out: Any, *, keep_maps: bool = True) -> Launch:
+    """Compile (or load) what `call` launches and return a launch for operands like these.
+
+    It takes tensors whose memory, from their first element on, has the strides, dtype and alignment
+    of these matrices, and queues on the current stream of their device, which must be the current
+    one. `keep_maps=False` encodes descriptors at each launch, to measure what keeping them saves.
+    """
+    forms = [(tuple(one.shape), one.stride()) for one in (a, b, out)]
+
+    def build(*tensors: Any) -> Built:
+        # Views of their own, so that each operand is known again even where two are one tensor.
+        views = [one.as_strided(*form) for one, form in zip(tensors, forms, strict=True)]
+        return Built(tuple(call(*views).sequence()), tuple(views))
+
+    first = build(a, b, out)
+    compiled = [one.kernel.warmup(*one.args, grid=one.grid, **one.options) for one in first.calls]
+    steps = bare_steps(compiled, first)
+    if steps is None or (not keep_maps and any(step.maps for step in steps)):
+        return _as_it_is(compiled, build)
+    index = out.device.index or 0
+    if len(steps) == 1 and not steps[0].maps and not steps[0].kept:
+        return _addresses_only(steps[0], index)
+    return _Kept(compiled, build, steps, index).launch
+
+
+def runner(call: KernelCall) -> Callable[[tuple[Any, ...]], None]:
+    """Compile (or load) a call's kernel and return its launcher, which skips Triton's binder."""
+    return _runner(call.kernel.warmup(*call.args, grid=call.grid, **call.options), call.grid)
+
+
+def _runner(compiled: Any, grid: tuple[int, ...]) -> Callable[[tuple[Any, ...]], None]:
+    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    whole = (*grid, 1, 1)[:3]
+    active = driver.active
+
+    def launch(values: tuple[Any, ...]) -> None:
+        stream = active.get_current_stream(active.get_current_device())
+        run(*whole, stream, function, packed, None, None, None, *values)
+
+    return launch
+
+
+def _as_it_is(compiled: list[Any], build: Callable[..., Built]) -> Launch:
+    """Launch through Triton's launcher, with descriptors made for each call."""
+
+    def launch(a: Any, b: Any, out: Any) -> None:
+        with _handing_on:
+            for binary, one in zip(compiled, build(a, b, out).calls, strict=True):
+                _runner(binary, one.grid)(arguments(one))
+
+    return launch
+
+
+def _addresses_only(step: Step, index: int) -> Launch:
+    """Launch a kernel that takes nothing of the operands but their addresses."""
+    stream_of = driver.active.get_current_stream
+    bare, front, values, places = step.launch, step.front, step.values, step.addresses
+    flat = [*front, *values]
+    behind = tuple((len(front) + place, which) for place, which in places)
+
+    def launch(a: Any, b: Any, out: Any) -> None:
+        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        filled = flat.copy()
+        filled[3] = stream_of(index)
+        for place, which in behind:
+            filled[place] = operands[which]
+        bare(*filled)
+
+    def launch_nested(a: Any, b: Any, out: Any) -> None:
+        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        filled = values.copy()
+        for place, which in places:
+            filled[place] = operands[which]
+        before = front.copy()
+        before[3] = stream_of(index)
+        bare(*before, filled)
+
+    return launch_nested if step.nested else launch
+
+
+class _Kept:
+    """Launches with encoded descriptors, or with memory of their own, kept from call to call.
+
+    Encoded descriptors are kept by address, which alone decides what is in one. Memory is kept for
+    each stream. A launch that is captured into a CUDA graph gets memory of the graph's, for it must
+    share none with those that run while the graph is replayed.
+    """
+
+    def __init__(
+        self, compiled: list[Any], build: Callable[..., Built], steps: Steps, index: int
+    ) -> None:
+        self._compiled = compiled
+        self._build = build
+        self._index = index
+        self._stream_of = driver.active.get_current_stream
+        self._any_memory = any(step.kept for step in steps)
+        self._in_order = len(steps) > 1
+        self._shared = None if self._any_memory else steps
+        self._of_stream: dict[int, Steps] = {}
+        self._maps: list[list[dict[int, Any]]] = [[{} for _ in step.maps] for step in steps]
+
+    def launch(self, a: Any, b: Any, out: Any) -> None:
+        """Queue the launches on operands of the kind this was made for."""
+        if self._in_order:
+            with _handing_on:
+                self._launch(a, b, out)
+        else:
+            self._launch(a, b, out)
+
+    def _launch(self, a: Any, b: Any, out: Any) -> None:
+        stream = self._stream_of(self._index)
+        steps = self._shared or self._on(stream, a, b, out)
+        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        for step, known in zip(steps, self._maps):  # noqa: B905 (of one length; strict costs time)
+            values = step.values.copy()
+            for place, which in step.addresses:
+                values[place] = operands[which]
+            for (place, which), maps in zip(step.maps, known):  # noqa: B905
+                encoded = maps.get(operands[which])
+                values[place] = encoded or self._encoded(a, b, out, maps, operands[which])
+            front = step.front.copy()
+            front[3] = stream
+            if step.nested:
+                step.launch(*front, values)
+            else:
+                step.launch(*front, *values)
+
+    def _on(self, stream: int, a: Any, b: Any, out: Any) -> Steps:
+        if torch.cuda.is_current_stream_capturing():
+            return self._steps(a, b, out)
+        if stream not in self._of_stream:
+            self._of_stream[stream] = self._steps(a, b, out)
+        return self._of_stream[stream]
+
+    def _steps(self, a: Any, b: Any, out: Any) -> Steps:
+        steps = bare_steps(self._compiled, self._build(a, b, out))
+        assert steps is not None  # it was not when this was made
+        return steps
+
+    def _encoded(self, a: Any, b: Any, out: Any, wanted: dict[int, Any], address: int) -> Any:
+        """Encode the descriptors of operands that are met at a new address."""
+        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        for step, known in zip(self._steps(a, b, out), self._maps, strict=True):
+            for (place, which), maps in zip(step.maps, known, strict=True):
+                if len(maps) >= MOST_MAPS:
+                    maps.clear()
+                maps[operands[which]] = step.values[place]
+        return wanted[address]

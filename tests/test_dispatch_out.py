@@ -1,0 +1,186 @@
+"""`out=` and `out_dtype=` of `tunekit.matmul`, by torch's rules."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import pytest
+import torch
+
+import tunekit
+from tunekit import products
+from tunekit.errors import ProblemError
+from tunekit.kernels.matmul_family import MATMUL
+
+pytestmark = pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning")
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    tunekit.reload()
+    yield
+    tunekit.reload()
+
+
+@pytest.fixture
+def outs(monkeypatch):
+    """The addresses that kernels wrote to, in order."""
+    seen = []
+    bind = MATMUL.bind
+
+    def noting(*of):
+        launch = bind(*of)
+
+        def noted(a, b, out):
+            seen.append(out.data_ptr())
+            launch(a, b, out)
+
+        return noted
+
+    monkeypatch.setattr(MATMUL, "bind", noting)
+    return seen
+
+
+def by_triton(a, b, out):
+    return tunekit.matmul(a, b, out=out, backend="triton")
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (3, 4, 8)])
+def test_a_result_of_the_right_form_is_written_by_the_kernel(outs, shape):
+    a, b = torch.randn(shape), torch.randn(8, 6)
+    out = torch.full((*shape[:-1], 6), float("nan"))
+    version = out._version
+    for _ in range(2):
+        assert by_triton(a, b, out) is out
+    torch.testing.assert_close(out, a @ b, rtol=1e-4, atol=1e-4)
+    assert outs == [out.data_ptr()] * 2
+    assert out._version == version + 2
+
+
+def test_rows_of_a_larger_tensor_are_written_and_nothing_beside(outs):
+    a, b, large = torch.randn(4, 8), torch.randn(8, 6), torch.full((6, 10), 7.0)
+    out = large[1:5, 2:8]
+    by_triton(a, b, out)
+    torch.testing.assert_close(out, a @ b, rtol=1e-4, atol=1e-4)
+    assert outs == [out.data_ptr()]
+    large[1:5, 2:8] = 7
+    assert (large == 7).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.empty(0),
+        lambda: torch.empty(2, 3),
+        lambda: torch.empty(6, 4).t(),
+        lambda: torch.empty(4, 12)[:, ::2],
+        lambda: torch.empty(4, 6, dtype=torch.float64),
+        lambda: torch.empty(4, 6, device="meta"),
+        lambda: torch.empty(1, 6).expand(4, 6),
+        lambda: torch.empty(4, 6, requires_grad=True),
+        lambda: [0.0],
+        lambda: torch.empty(4, 6).to_sparse(),
+    ],
+)
+@pytest.mark.parametrize("backend", ["auto", "triton"])
+def test_every_other_result_is_as_torch_has_it(make, backend):
+    a, b = torch.randn(4, 8), torch.randn(8, 6)
+    answers = []
+    for multiply in (lambda out: tunekit.matmul(a, b, out=out, backend=backend),
+                     lambda out: torch.matmul(a, b, out=out)):  # fmt: skip
+        out = make()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                result = multiply(out)
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                answers.append((type(error), str(error)[:40]))
+            else:
+                assert result is out
+                told = [str(w.message)[:40] for w in caught if "resized" in str(w.message)]
+                answers.append((out.shape, out.stride(), len(told)))
+                torch.testing.assert_close(out, a @ b, rtol=1e-4, atol=1e-4)
+    if backend == "triton" and answers[0][0] is ProblemError:
+        assert "triton" in answers[0][1]  # it says that no kernel has a part in this
+    else:
+        assert answers[0] == answers[1]
+
+
+def test_a_result_that_is_an_operand_is_as_in_torch():
+    for multiply in (tunekit.matmul, torch.matmul):
+        a = torch.arange(16.0).view(4, 4)
+        multiply(a, a.clone(), out=a)
+        assert torch.equal(a, torch.arange(16.0).view(4, 4) @ torch.arange(16.0).view(4, 4))
+    a = torch.arange(16.0).view(4, 4)
+    expected = a @ a
+    tunekit.matmul(a, a, out=a, backend="triton")
+    torch.testing.assert_close(a, expected)
+
+
+def test_gradients_and_out_exclude_each_other():
+    a, out = torch.randn(4, 4, requires_grad=True), torch.empty(4, 4)
+    with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+        tunekit.matmul(a, a, out=out)
+    with torch.no_grad():
+        assert by_triton(a, a, out) is out
+
+
+def test_a_saved_tensor_that_was_overwritten_is_noticed():
+    a, out = torch.randn(4, 4), torch.randn(4, 4)
+    w = torch.randn(4, 4, requires_grad=True)
+    loss = (w * out).sum()
+    by_triton(a, a, out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_out_with_the_automatic_backend_goes_by_the_rows(monkeypatch, outs):
+    from tunekit import serving
+    from tunekit.device import KNOWN_DEVICES
+
+    monkeypatch.setattr(serving, "_device_info", lambda *_: KNOWN_DEVICES["sm_90"])
+    monkeypatch.setattr(products, "on_gpu", lambda a: True)
+    a, b, out = torch.randn(4, 8), torch.randn(8, 6), torch.empty(4, 6)
+    assert tunekit.matmul(a, b, out=out) is out  # there are none
+    assert torch.equal(out, a @ b)
+    assert outs == []
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
+def test_a_wider_result_is_not_rounded(narrow):
+    a, b = torch.randn(4, 300).to(narrow), torch.randn(300, 6).to(narrow)
+    wide = tunekit.matmul(a, b, out_dtype=torch.float32)
+    assert wide.dtype is torch.float32
+    torch.testing.assert_close(wide.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-4)
+    out = torch.empty(4, 6)
+    assert tunekit.matmul(a, b, out_dtype=torch.float32, out=out) is out
+    assert torch.equal(out, wide)
+    assert tunekit.matmul(a, b, out_dtype=narrow).dtype is narrow
+
+
+@pytest.mark.parametrize("shape", [(64,), (3, 64), (2, 3, 64)])
+def test_sums_of_bytes_are_exact_as_int32(shape):
+    a = torch.randint(-127, 128, shape, dtype=torch.int8)
+    b = torch.full((64, 5), 127, dtype=torch.int8)
+    found = tunekit.matmul(a, b, out_dtype=torch.int32)
+    assert found.dtype is torch.int32
+    assert torch.equal(found, torch.matmul(a.int(), b.int()))
+    assert torch.equal(tunekit.matmul(a, b), torch.matmul(a, b))  # as torch: eight bits, wrapped
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted"),
+    [(torch.float32, torch.float64), (torch.float16, torch.int32), (torch.int8, torch.float32)],
+)
+def test_a_result_dtype_that_is_none_of_an_operands_is_an_error(dtype, wanted):
+    a = torch.ones(4, 4).to(dtype)
+    with pytest.raises(ProblemError, match=re.escape(f"out_dtype={wanted} from {dtype}")):
+        tunekit.matmul(a, a, out_dtype=wanted)
+
+
+def test_gradients_go_through_a_wider_result():
+    a, b = (torch.randn(4, 4).half().requires_grad_() for _ in range(2))
+    tunekit.matmul(a, b, out_dtype=torch.float32).sum().backward()
+    assert a.grad.dtype is torch.float16
+    torch.testing.assert_close(a.grad, b.detach().sum(1).expand(4, 4), rtol=1e-2, atol=1e-2)

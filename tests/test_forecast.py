@@ -1,0 +1,199 @@
+"""`tunekit.explain` and `tunekit.warmup`: what would run, said and made ready, not run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+import tunekit
+from tunekit import dispatch, products, serving
+from tunekit.cache import Store
+from tunekit.config import Config
+from tunekit.device import KNOWN_DEVICES
+from tunekit.errors import DeviceError, MissError
+from tunekit.kernels.matmul_family import MATMUL
+from tunekit.kernels.operands import describe
+from tunekit.key import Problem
+from tunekit.trial import Choice, Grade
+
+H200 = KNOWN_DEVICES["sm_90"]
+CONFIG = Config("pointer", 16, 32, 32, num_stages=2)
+OTHER = Config("pointer", 32, 32, 32, num_stages=2)
+ILLEGAL = Config("pointer", 256, 256, 256, num_stages=6)
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    tunekit.reload()
+    yield
+    tunekit.reload()
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch):
+    """Let operands on the CPU stand for an H200's, so that `auto` asks the rows."""
+    monkeypatch.setattr(serving, "_device_info", lambda place, backend: H200)
+    monkeypatch.setattr(products, "on_gpu", lambda a: True)
+
+
+@pytest.fixture
+def no_launch(monkeypatch):
+    monkeypatch.setattr(MATMUL, "bind", lambda *a: pytest.fail("a launch was prepared"))
+
+
+def operands(m=48, k=64, n=64):
+    return torch.randn(m, k).half(), torch.randn(n, k).half().t()
+
+
+@pytest.fixture
+def put(own_cache):
+    """Return a function that puts rows into the cache."""
+
+    def rows(*bests):
+        with Store.open(own_cache) as store:
+            store.put_device(H200)
+            for one in bests:
+                assert store.put_best(one, force=True)
+
+    return rows
+
+
+def test_a_row_of_its_own_says_all_of_it(put, best_row, pretend_gpu, no_launch):
+    a, b = operands()
+    put(best_row(describe(a, b), CONFIG))
+    found = tunekit.explain(a, b)
+    assert (found.runs, found.grade, found.config) == (Choice.TRITON, Grade.EXACT, CONFIG)
+    assert (found.median_us, found.low_us, found.high_us, found.vendor_us) == (10, 9, 11, 12)
+    assert found.ratio == pytest.approx(1.2)
+    assert (found.cure, found.passed_over) == (None, ())
+    assert found == tunekit.explain(describe(a, b), device=H200)
+    text = str(found)
+    assert "its own row says that Triton was faster" in text
+    assert "10.00 us (9.00 to 11.00)" in text
+    assert json.loads(json.dumps(found.to_dict()))["config"]["block_m"] == 16
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.runs = Choice.VENDOR
+
+
+def test_a_vendor_that_was_faster_runs_unless_told_otherwise(put, best_row, pretend_gpu):
+    a, b = operands()
+    put(best_row(describe(a, b), CONFIG, choice=Choice.VENDOR, vendor_us=8.0))
+    assert tunekit.explain(a, b).runs is Choice.VENDOR
+    assert "not slower" in tunekit.explain(a, b).why
+    forced = tunekit.explain(a, b, backend="triton")
+    assert (forced.runs, forced.config) == (Choice.TRITON, CONFIG)
+    assert "backend=triton" in forced.why
+
+
+def test_a_borrowed_row_names_what_differs_and_the_cure(put, best_row, pretend_gpu, own_cache):
+    put(best_row(describe(*operands(56)), CONFIG))
+    found = tunekit.explain(*operands(48))
+    assert (found.grade, found.row.m, found.key.m) == (Grade.NEAREST, 56, 48)
+    assert [str(one) for one in found.differences if one.field == "m"] == ["m 56 -> 48"]
+    assert f"tunekit tune --shape 48,64,64,float16,nt --cache {own_cache}" in found.cure
+
+
+def test_rows_that_do_not_serve_are_named_with_the_reason(put, best_row, pretend_gpu):
+    a, b = operands()
+    changed = best_row(describe(a, b), CONFIG)
+    mark = dataclasses.replace(changed.provenance.fingerprint, source="0" * 16)
+    changed = dataclasses.replace(
+        changed, provenance=dataclasses.replace(changed.provenance, fingerprint=mark)
+    )
+    put(
+        changed,
+        best_row(describe(*operands(56)), ILLEGAL),
+        best_row(describe(*operands(40)), OTHER),
+    )
+    found = tunekit.explain(a, b)
+    assert found.config == OTHER
+    reasons = {one.best.config: one.reason for one in found.passed_over}
+    assert reasons[CONFIG].startswith("other-source: kernel pointer was 0000")
+    assert reasons[ILLEGAL].startswith("not legal here: ")
+    with tunekit.policy(deterministic=True):
+        found = tunekit.explain(a, b)
+    assert (found.runs, found.config) == (Choice.VENDOR, None)
+    assert "nearest: not this problem's own" in [one.reason for one in found.passed_over]
+
+
+def test_nothing_is_launched_counted_or_told(pretend_gpu, no_launch, recwarn):
+    found = tunekit.explain(*operands())
+    assert (found.runs, found.config, found.grade) == (Choice.VENDOR, None, None)
+    assert "torch serves it" in found.why
+    assert "tunekit tune" in found.cure
+    assert dispatch.miss_counts() == {}
+    assert not recwarn.list
+
+
+def test_what_is_explained_is_what_runs(put, best_row, pretend_gpu):
+    put(
+        best_row(describe(*operands(56)), CONFIG),
+        best_row(describe(*operands(100)), OTHER, choice=Choice.VENDOR),
+    )
+    for m in (1, 30, 48, 56, 90, 100, 400):
+        for backend in ("auto", "triton"):
+            a, b = operands(m)
+            found = tunekit.explain(a, b, backend=backend)
+            tunekit.matmul(a, b, backend=backend, on_miss="fallback")
+            with tunekit.policy(backend=backend):
+                served = dispatch.served_for(a, b)
+            assert (served.launch is not None) is (found.runs is Choice.TRITON)
+            assert (served.answer.best.config if served.answer else None) == found.config
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "why"),
+    [
+        (torch.ones(3, 4), torch.ones(4, 5).double(), "dtypes"),
+        (torch.ones(3, 4), torch.ones(4, 5), "CPU"),
+        (torch.ones(3, 4), torch.ones(3, 5), "cannot be multiplied"),
+        (torch.ones(3, 4).to_sparse(), torch.ones(4, 5), "memory"),
+    ],
+)
+def test_operands_that_are_torchs_say_why(a, b, why):
+    found = tunekit.explain(a, b)
+    assert (found.runs, found.key) == (Choice.VENDOR, None)
+    assert why in found.why
+
+
+def test_many_matrices_and_vectors_are_torchs(pretend_gpu):
+    batch = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
+    assert "no kernel yet" in tunekit.explain(*batch).why
+    assert "dot product" in tunekit.explain(torch.ones(3), torch.ones(3)).why
+    assert tunekit.explain(torch.ones(2, 3, 4), torch.ones(4, 5)).key.m == 6
+
+
+def test_a_policy_is_explained(pretend_gpu):
+    a, b = operands()
+    assert "vendor" in tunekit.explain(a, b, backend="vendor").why
+    with tunekit.policy(config=CONFIG):
+        assert tunekit.explain(a, b).config == CONFIG
+
+
+def test_a_problem_without_a_gpu_needs_one_named():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(DeviceError):
+        tunekit.explain(Problem("matmul", 8, 8, 8, "float16"))
+
+
+def test_warming_up_leaves_nothing_to_prepare(put, best_row, pretend_gpu, monkeypatch):
+    problems = [Problem("matmul", m, 64, 64, "float16") for m in (48, 56, 300)]
+    put(best_row(problems[0], CONFIG))
+    with tunekit.policy(on_miss="fallback"):
+        found = tunekit.warmup([*problems, operands(40)], device="cpu")
+        assert [one.config for one in found] == [CONFIG, CONFIG, None, CONFIG]
+        assert set(dispatch.miss_counts().values()) == {0}
+        monkeypatch.setattr(products, "prepare", lambda *a: pytest.fail("prepared again"))
+        for m in (48, 56, 300, 40):
+            tunekit.matmul(*operands(m))
+
+
+def test_warming_up_tells_a_miss(pretend_gpu):
+    with pytest.raises(MissError, match="tunekit tune"):
+        tunekit.warmup([operands()], on_miss="error")
+    with pytest.warns(tunekit.MissWarning):
+        tunekit.warmup([operands()])
