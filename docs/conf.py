@@ -6,6 +6,7 @@ shown as a page of its own, and links to it are turned here.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -81,10 +82,28 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+def public_names() -> str:
+    """Return what documents every name that tunekit exports: functions first, then classes."""
+    import tunekit
+
+    named = [(name, getattr(tunekit, name)) for name in tunekit.__all__ if name[0] != "_"]
+    parts = []
+    for title, classes in (("Functions", False), ("Classes", True)):
+        parts.append(f"## {title}\n\n```{{eval-rst}}")
+        for name, value in named:
+            if inspect.isclass(value) is classes:
+                kind = "autoclass" if classes else "autofunction"
+                members = "\n   :members:" if classes else ""
+                parts.append(f".. {kind}:: tunekit.{name}{members}")
+        parts.append("```\n")
+    return "\n".join(parts)
+
+
 def fill(app: object, page: str, source: list[str]) -> None:
     """Give a page what is written elsewhere, once, and turn its links."""
     text = source[0]
     text = text.replace("<!-- all commands -->", commands())
+    text = text.replace("<!-- every public name -->", public_names())
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = text.replace(f"<!-- all of {name} -->", included(name))
     kernel = section(included("CONTRIBUTING.md"), "Add a kernel variant")
