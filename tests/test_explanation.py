@@ -20,6 +20,7 @@ from tunekit.trial import (
     Distance,
     Grade,
     Measurement,
+    Origin,
     Provenance,
     Status,
     Trial,
@@ -203,3 +204,31 @@ def test_without_a_gpu_and_with_several_in_the_cache_one_has_to_be_named(
     tuned.put_device(KNOWN_DEVICES["sm_80"])
     assert main(["explain", "512", "4096", "4096"]) == 1
     assert "name one with --gpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("512", "4096", "4096"),
+        ("512x4096x4096",),
+        ("512x4096x4096", "bfloat16", "nt"),
+        ("512,4096,4096,bfloat16",),
+        ("512", "4096", "4096", "--layout", "nt"),
+    ],
+)
+def test_a_problem_may_be_written_as_show_prints_it(tuned, capsys, words):
+    assert main(["explain", *words, "--gpu", H200.slug]) == 0
+    assert capsys.readouterr().out.startswith("512x4096x4096 bfloat16 nt on ")
+
+
+@pytest.mark.parametrize("words", [("512",), ("512", "x", "4"), ("1", "2", "3", "a", "b", "c")])
+def test_what_is_no_problem_is_wrong_usage_with_an_example(tuned, capsys, words):
+    assert main(["explain", *words]) == 2
+    assert "tunekit explain 512 4096 4096" in capsys.readouterr().err
+
+
+def test_a_replayed_row_is_improved_on_a_gpu(tuned, capsys):
+    tuned.put_best(best(made=provenance(origin=Origin.REPLAYED)), force=True)
+    assert main(["explain", "512", "4096", "4096", "--gpu", H200.slug]) == 0
+    out = capsys.readouterr().out
+    assert "to improve  on a GPU: tunekit tune --shape 512,4096,4096,bfloat16,nt --cache" in out

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+
+import click
 
 from tunekit.cache import Store
 from tunekit.explanation import Explanation, explain
@@ -17,10 +20,28 @@ _WIDE = 11
 _REASONS = 5
 
 
+def parse_words(words: tuple[str, ...], dtype: str | None, layout: str | None) -> Problem:
+    """Read a problem as it may be written: 512 4096 4096, or as `show` prints it.
+
+    Raises:
+        UsageError: it is neither.
+        TunekitError: a size, the dtype or the layout is none.
+    """
+    parts = [part for part in re.split(r"[\s,]+|(?<=\d)x(?=\d)", " ".join(words)) if part]
+    sizes, rest = parts[:3], parts[3:]
+    if len(sizes) < 3 or not all(size.isdecimal() for size in sizes) or len(rest) > 2:
+        raise click.UsageError(
+            "give the sizes as M N K: tunekit explain 512 4096 4096, or the problem as `tunekit"
+            " show` prints it: tunekit explain 512x4096x4096 bfloat16 nt"
+        )
+    named = [dtype or (rest[0] if rest else "bfloat16"), layout or (rest[1:] or ["nt"])[0]]
+    return parse_shape(",".join([*sizes, *named])).problem
+
+
 def run_explain(
-    sizes: tuple[int, int, int],
-    dtype: str,
-    layout: str,
+    words: tuple[str, ...],
+    dtype: str | None,
+    layout: str | None,
     *,
     cache: str | None,
     gpu: str | None,
@@ -31,7 +52,7 @@ def run_explain(
     Raises:
         TunekitError: the problem is none, the cache cannot be read, or no GPU is known.
     """
-    problem = parse_shape(",".join(map(str, (*sizes, dtype, layout)))).problem
+    problem = parse_words(words, dtype, layout)
     with Store.open(cache, create=False) as store:
         found = explain(store, problem, which_gpu(gpu, store, sole=True))
     if as_json:
@@ -55,7 +76,9 @@ def lines(found: Explanation) -> Iterator[str]:
         whose = "" if one.best.key == found.key else f" [of {one.best.key}]"
         yield _line("not served", f"{one.best.config}{whose}: {one.reason}")
     improve = found.improve or "every legal config was tried with what is installed: nothing to do"
-    yield _line("to improve", improve.removeprefix("to tune it: "))
+    replayed = found.answer is not None and found.answer.best.replayed
+    where = "on a GPU: " if replayed and found.improve is not None else ""
+    yield _line("to improve", where + improve.removeprefix("to tune it: "))
 
 
 def _line(name: str, text: str) -> str:

@@ -24,20 +24,16 @@ def _names(context: click.Context, option: click.Parameter, text: str) -> tuple[
 
 
 @click.command()
-@click.argument("m", type=click.IntRange(min=1))
-@click.argument("n", type=click.IntRange(min=1))
-@click.argument("k", type=click.IntRange(min=1))
-@click.option("--dtype", default="bfloat16", show_default=True, help="Of the operands.")
-@click.option("--layout", default="nt", show_default=True, help="As in `tunekit tune --help`.")
+@click.argument("problem", nargs=-1, required=True, metavar="M N K")
+@click.option("--dtype", help="Of the operands [default: bfloat16].")
+@click.option("--layout", help="As in `tunekit tune --help` [default: nt].")
 @cache_option
 @gpu_option
 @json_option
 def explain(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    layout: str,
+    problem: tuple[str, ...],
+    dtype: str | None,
+    layout: str | None,
     cache: str | None,
     gpu: str | None,
     as_json: bool,
@@ -47,6 +43,7 @@ def explain(
     \b
     tunekit explain 512 4096 4096
     tunekit explain 16 28672 4096 --dtype float16 --layout nn
+    tunekit explain 512x4096x4096 bfloat16 nt
     tunekit explain 512 4096 4096 --gpu nvidia-h200-sm90-132 --json
 
     At which grade, its time with the 95 % interval, the vendor's, the next best config and by how
@@ -55,7 +52,7 @@ def explain(
     """
     from tunekit.cli_explain import run_explain
 
-    return run_explain((m, n, k), dtype, layout, cache=cache, gpu=gpu, as_json=as_json)
+    return run_explain(problem, dtype, layout, cache=cache, gpu=gpu, as_json=as_json)
 
 
 @click.command()

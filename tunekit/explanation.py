@@ -68,6 +68,8 @@ class Explanation:
         own = None if self.answer is None or self.answer.grade in BORROWED else self.answer.best
         if own is None:
             return how_to_tune(self.key, self.location)
+        if own.replayed:  # what is measured takes its place
+            return how_to_tune(self.key, self.location)
         if self.answer is not None and self.answer.grade is not Grade.EXACT:
             how = how_to_tune(self.key, self.location)
             return how.replace("tunekit tune ", "tunekit tune --stale ", 1)
