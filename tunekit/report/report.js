@@ -4,7 +4,7 @@
 (() => {
   const payload = JSON.parse(document.getElementById("payload").textContent);
   const byId = (id) => document.getElementById(id);
-  const MANY = 1000; // more marks than this are painted, not kept as elements
+  const MANY = 400; // more marks than this are painted, not kept as elements
 
   function draw(target, spec, values) {
     target.replaceChildren();
