@@ -176,6 +176,15 @@ class Store:
         with self.database.reading() as connection:
             return find_misses(connection)
 
+    def clear_misses(self, keys: Collection[TuningKey]) -> None:
+        """Forget that these keys were missed.
+
+        Raises:
+            StoreError: a key's device was never put, or the store cannot be written.
+        """
+        with self.database.writing() as connection:
+            RowWriter(connection).clear_misses(keys)
+
     def acquire(
         self, keys: Collection[TuningKey], holder: Holder, *, seconds: float
     ) -> set[TuningKey]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, or_, select
+from sqlalchemy import Connection, bindparam, delete, insert, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tunekit.cache.models import (
@@ -130,6 +130,17 @@ class RowWriter:
         rows = [{**self.place(key), "count": count} for key, count in counts.items()]
         if rows:
             self._connection.execute(_count_misses(self._connection.dialect.name), rows)
+
+    def clear_misses(self, keys: Iterable[TuningKey]) -> None:
+        """Drop the counts of keys."""
+        places = [self.place(key) for key in keys]
+        if places:
+            columns = MissRow.__table__.c
+            here = (columns[name] == bindparam(f"of_{name}") for name in PLACE[MissRow])
+            self._connection.execute(
+                delete(MissRow).where(*here),
+                [{f"of_{name}": place[name] for name in PLACE[MissRow]} for place in places],
+            )
 
     def leases(self, keys: Iterable[TuningKey], **columns: Any) -> None:
         """Make these the columns of the leases of keys."""

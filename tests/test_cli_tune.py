@@ -439,3 +439,74 @@ def test_the_number_that_is_printed_is_the_number_stored_and_exported(
     assert sorted(row["measurement"]["median_us"] for row in rows["bests"]) == sorted(
         best.measurement.median_us for best in bests
     )
+
+
+def missed(counts, location=None):
+    with Store.open(location) as store:
+        store.put_device(DEVICE)
+        store.record_misses(
+            {
+                TuningKey.of(parse_shape(text).problem, gpu): count
+                for (text, gpu), count in counts.items()
+            }
+        )
+
+
+def left():
+    with Store.open() as store:
+        return store.misses()
+
+
+def test_misses_are_tuned_by_how_much_they_cost_and_forgotten(device, capsys):
+    missed({("64,64,64", DEVICE.slug): 9, ("128,256,512", DEVICE.slug): 3})
+    argv = ["tune", "--misses", "--device", device, "--sampler", "exhaustive", "--json"]
+    assert main(argv) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(row["m"], row["count"]) for row in document["keys"]] == [(64, 9), (128, 3)]
+    assert left() == {}
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["keys"] == []
+    assert "nothing to tune" in captured.err
+
+
+def test_misses_of_another_gpu_and_what_cannot_be_tuned_are_left(device, capsys):
+    with Store.open() as store:
+        store.put_device(replace(DEVICE, name="Other GPU"))
+    other = replace(DEVICE, name="Other GPU").slug
+    missed(
+        {
+            ("64,64,64", DEVICE.slug): 1,
+            ("65,64,64", DEVICE.slug): 1,
+            ("64,64,64", other): 5,
+        }
+    )
+    assert main(["tune", "--misses", "--device", device, "--trials", "5"]) == 0
+    assert "a miss that cannot be tuned is left" in capsys.readouterr().err
+    assert {(key.m, key.gpu) for key in left()} == {(65, DEVICE.slug), (64, other)}
+
+
+def test_misses_of_a_cache_that_is_not_there_are_an_error(device, capsys):
+    assert main(["tune", "--misses", "--device", device]) == 1
+    assert "tunekit.db" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("others", [["--shape", "1,2,3"], ["--shapes", "x"], ["--stale"]])
+def test_misses_go_with_no_other_choice_of_problems(others, capsys):
+    assert main(["tune", "--misses", *others]) == 2
+    assert "Usage" in capsys.readouterr().err
+
+
+def test_what_was_recorded_of_a_program_is_tuned_as_it_is(device, tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    import tunekit
+
+    path = tmp_path / "recorded.yaml"
+    with tunekit.record(path):
+        for _ in range(3):
+            torch.mm(torch.randn(64, 64).bfloat16(), torch.randn(64, 64).bfloat16().t())
+        torch.mm(torch.randn(3, 4).double(), torch.randn(4, 5).double())  # stops nothing
+    argv = ["tune", "--shapes", str(path), "--device", device, "--trials", "5", "--json"]
+    assert main(argv) == 0
+    rows = json.loads(capsys.readouterr().out)["keys"]
+    assert [(row["m"], row["count"]) for row in rows] == [(64, 3)]

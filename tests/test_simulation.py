@@ -11,6 +11,7 @@ from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.errors import RecordingError
+from tunekit.finals import LOOK_ROUNDS
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.search import Budget
@@ -66,7 +67,7 @@ def test_the_protocol_is_that_of_a_gpu():
     counts = [t.measurement.repetitions for t in screened(runner, CONFIGS[:3])]
     assert counts == [24, 24, 3]  # the loser is cut
     finals = runner.finals(PROBLEM, CONFIGS[:2])
-    assert {t.measurement.repetitions for t in finals.trials} == {201}
+    assert {t.measurement.repetitions for t in finals.trials} == {2 * LOOK_ROUNDS}
 
 
 def test_a_result_says_that_it_was_simulated():

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from tunekit.device import KNOWN_DEVICES
-from tunekit.timing import Timer, flush_bytes, is_wide, quantile, rounds_for, summarize
+from tunekit.timing import Gate, Timer, flush_bytes, is_wide, quantile, rounds_for, summarize
 
 H200 = KNOWN_DEVICES["sm_90"]
 
@@ -85,6 +85,34 @@ def test_launches_that_shared_the_gpu_lie_far_apart():
     assert not is_wide([*alone[:90], *[2000.0] * 11])  # a few outliers are any machine's
     assert is_wide([*alone[:70], *[2000.0] * 31])
     assert not is_wide([1.0, 1.0, 1.6, 1.6, 1.6])  # ticks of the clock
+
+
+def test_the_gate_is_somewhat_longer_than_queueing_takes():
+    gate = Gate()
+    for _ in range(5):
+        gate.learn(60.0, held=True)
+    assert gate.us == pytest.approx(90.0)
+    assert gate.cycles(120) / Gate.CYCLES_PER_US == pytest.approx(90.0 * 120 + Gate.EXTRA_US)
+    gate.learn(1.0, held=True)
+    assert Gate.LEAST_US < gate.us < 90.0
+
+
+def test_a_host_that_is_late_for_a_moment_costs_no_longer_gates_for_ever():
+    gate = Gate()
+    for _ in range(10):  # held up in the middle of a queue, again and again
+        gate.learn(5000.0, held=False)
+        assert gate.us == Gate.MOST_US
+        for _ in range(8):
+            gate.learn(40.0, held=True)
+        assert gate.us < 65.0
+
+
+def test_a_gate_that_was_too_short_at_least_doubles():
+    gate = Gate()
+    gate.learn(18.0, held=False)
+    assert gate.us == 2 * Gate.LEAST_US
+    gate.learn(100.0, held=False)
+    assert gate.us == 150.0
 
 
 class CountedTimer(Timer):

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from tunekit.errors import TunekitError as TunekitError
     from tunekit.key import Problem as Problem
     from tunekit.key import TuningKey as TuningKey
+    from tunekit.nn import linear as linear
+    from tunekit.nn import replace_linear as replace_linear
     from tunekit.policies import Policy as Policy
     from tunekit.policies import policy as policy
     from tunekit.policies import set_policy as set_policy
+    from tunekit.recorder import record as record
     from tunekit.serving import MissWarning as MissWarning
     from tunekit.tuner import tune as tune
 
@@ -39,18 +42,26 @@ _HOME = {
     "TunekitError": "tunekit.errors",
     "TuningKey": "tunekit.key",
     "explain": "tunekit.dispatch",
+    "linear": "tunekit.nn",
     "matmul": "tunekit.dispatch",
     "policy": "tunekit.policies",
+    "record": "tunekit.recorder",
     "reload": "tunekit.dispatch",
     "set_policy": "tunekit.policies",
+    "replace_linear": "tunekit.nn",
     "tune": "tunekit.tuner",
     "warmup": "tunekit.dispatch",
 }
 
-__all__ = ["__version__", *_HOME]
+_MODULES = ("nn",)
+"""Public modules that load at first use too."""
+
+__all__ = ["__version__", *_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"tunekit.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunekit import __version__
+from tunekit.cli_files import FILES
 from tunekit.cli_options import Commands, cache_option, gpu_option, json_option, positive
 from tunekit.cli_reading import READING
 from tunekit.errors import StoreError, TunekitError
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from tunekit.cache import Store
 
 SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
-POLICIES = ("faster", "newer", "keep", "replace", "fail")
-FORMATS = ("json", "sqlite")
-"""What the tuner and the store offer, repeated here so that `--help` need not load them."""
+"""What the tuner offers, repeated here so that `--help` need not load them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +70,7 @@ def cli() -> None:
     tunekit doctor                        is all well, and what mends what is not
     tunekit export-cache -o tuned.json    take it to another machine
     tunekit import-cache tuned.json       and load it there
+    tunekit record -- python script.py    the shapes that a program of yours needs
 
     The cache is the file that TUNEKIT_CACHE names (a path or an SQLAlchemy URL), else tunekit.db in
     your user cache folder. `tunekit.matmul` reads it and never times anything itself.
@@ -86,6 +86,7 @@ def cli() -> None:
     metavar="M,N,K[,DTYPE[,LAYOUT]]",
     help="One problem; may be given again. DTYPE is bfloat16 and LAYOUT nt unless given.",
 )
+@click.option("--misses", is_flag=True, help="The problems that programs missed in this cache.")
 @cache_option
 @click.option(
     "--device",
@@ -98,7 +99,22 @@ def cli() -> None:
 @click.option(
     "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
 )
+@click.option(
+    "--least",
+    type=click.IntRange(min=1),
+    help="Configs of them that each key has, where the others may be moved [default: half].",
+)
 @click.option("--seconds", type=float, callback=positive, help="Stop the run after this long.")
+@click.option(
+    "--patience", type=click.IntRange(min=1), help="End a key after so many trials without a gain."
+)
+@click.option(
+    "--reach",
+    type=float,
+    callback=positive,
+    metavar="PERCENT",
+    help="End a key whose best is this near the least time the GPU's rates allow, where known.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--retune", is_flag=True, help="Tune again what is tuned, and let it replace.")
 @click.option(
@@ -130,6 +146,7 @@ def tune(
     tunekit tune --shape 4096,4096,4096 --shape 1,6144,4096,float16 --trials 200
     tunekit tune --shapes shapes.yaml --sampler exhaustive --record sweep.json.gz
     tunekit tune --stale
+    tunekit tune --misses
 
     Problems are C (M, N) = A (M, K) @ B (K, N). LAYOUT says for A, then B, whether the last (n) or
     the second-last (t) dimension is contiguous: nt is x @ w.t(), what torch.nn.Linear computes.
@@ -147,20 +164,28 @@ def tune(
     was made. --stale tries the best row and the five fastest trials of each stale key again,
     against the vendor, and writes a row for what is installed now: of every key of this GPU in the
     cache, or of the shapes given. Rows that are current are left alone.
+
+    A program counts in the cache what it multiplies without a row of its own; --misses tunes those
+    problems of this GPU, and forgets the counts of those that have a row then.
     """
     stale = settings["stale"]
-    if shapes_file is not None and shape_texts:
-        raise click.UsageError("give either --shapes FILE or --shape M,N,K, not both")
-    if not stale and shapes_file is None and not shape_texts:
-        raise click.UsageError("give either --shapes FILE or --shape M,N,K")
+    if (shapes_file is not None) + bool(shape_texts) + settings["misses"] > 1:
+        raise click.UsageError("give only one of --shapes FILE, --shape M,N,K and --misses")
+    if not stale and shapes_file is None and not shape_texts and not settings["misses"]:
+        raise click.UsageError("give --shapes FILE, --shape M,N,K or --misses")
+    if stale and settings["misses"]:
+        raise click.UsageError("--stale verifies rows, and what is missed has none")
     if stale and settings["retune"]:
         raise click.UsageError(
             "--stale and --retune exclude each other: one verifies, one searches"
         )
-    if stale and any(settings[n] is not None for n in ("record", "trials", "optuna_storage")):
-        raise click.UsageError(
-            "--stale searches nothing: it takes no --record, --trials or --optuna-storage"
-        )
+    searching = ("record", "trials", "least", "patience", "reach", "optuna_storage")
+    for name in searching if stale else ():
+        if settings[name] is not None:
+            option = "--" + name.replace("_", "-")
+            raise click.UsageError(f"--stale searches nothing: it takes no {option}")
+    if settings["least"] is not None and settings["least"] > (settings["trials"] or 0):
+        raise click.UsageError("--least is of the --trials: give both, and no more of it")
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
     from tunekit.cli_tune import TuneRequest, run_tune
@@ -205,81 +230,7 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
         answer(table(rows, width=answer_width()))
 
 
-@cli.command("export-cache")
-@click.option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
-@cache_option
-@gpu_option
-@click.option("--all-trials", is_flag=True, help="Every trial too, not only the best of each key.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="json",
-    show_default=True,
-    help="One JSON document, or a cache file with these rows alone.",
-)
-@click.option(
-    "--check",
-    "shapes_file",
-    metavar="SHAPES",
-    help="Export nothing: list the problems of a shapes file that no row serves on this GPU (or "
-    "that of --gpu), and exit 1 if there are any.",
-)
-@json_option
-def export_cache(**options: Any) -> int:
-    """Write the cache as one file, for another machine.
-
-    \b
-    tunekit export-cache -o tuned.json
-    tunekit export-cache --gpu nvidia-h200-sm90-132 --all-trials -o all.json
-    tunekit export-cache --format sqlite -o tuned.db
-    tunekit export-cache --check shapes.yaml --gpu nvidia-h200-sm90-132
-
-    Rows are sorted and carry where they come from and a checksum; no time of export is written, so
-    the same rows give the same bytes. docs/exchange.md describes the JSON.
-    """
-    from tunekit.cli_export import ExportRequest, run_export
-
-    return run_export(ExportRequest(**options))
-
-
-@cli.command("import-cache")
-@click.argument("file")
-@cache_option
-@click.option(
-    "--on-conflict",
-    type=click.Choice(POLICIES),
-    default="keep",
-    show_default=True,
-    help="Where the cache has a row for a key already: keep it, or take the faster, the newer, "
-    "the file's whatever it says (replace), or stop (fail).",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
-@click.option(
-    "--shape",
-    metavar="M,N,K[,DTYPE[,LAYOUT]]",
-    help="The product that a file of Triton's autotuner timed. DTYPE is the file's, LAYOUT nt.",
-)
-@click.option("--gpu", metavar="SLUG", help="The GPU that timed it, if not the one here.")
-def import_cache(**options: Any) -> int:
-    """Load rows that `export-cache` wrote, as JSON or SQLite, or that Triton's autotuner did.
-
-    \b
-    tunekit import-cache tuned.json --dry-run
-    tunekit import-cache tuned.json --on-conflict faster
-    tunekit import-cache tuned.db
-    tunekit import-cache matmul_kernel.autotune.json --shape 512,1024,256,float16,nn
-
-    Every row is checked. One that cannot be used here is refused by its number, with the reason,
-    and the rest is loaded; a file that is damaged is not loaded at all. What Triton's autotuner
-    timed (TRITON_CACHE_AUTOTUNING) is taken as trials: nothing is served from it.
-    """
-    from tunekit.cli_import import ImportRequest, run_import
-
-    return run_import(ImportRequest(**options))
-
-
-for command in READING:
+for command in (*READING, *FILES):
     cli.add_command(command)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from tunekit.cache import Store
-from tunekit.errors import RecordingError
+from tunekit.errors import ConfigError, RecordingError
 from tunekit.key import TuningKey
 from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
 from tunekit.progress import Narrator, make_display
@@ -36,11 +36,16 @@ class TuneRequest:
 
     shapes_file: str | None
     shape_texts: tuple[str, ...]
+    misses: bool
     cache: str | None
     device: str
     sampler: str
     trials: int | None
+    least: int | None
     seconds: float | None
+    patience: int | None
+    reach: float | None
+    """In percent."""
     seed: int
     retune: bool
     stale: bool
@@ -61,6 +66,12 @@ def run_tune(request: TuneRequest) -> int:
         shapes = _shapes(request)
         runner = open_runner(request.device, seed=request.seed)
         try:
+            if request.misses:
+                shapes = _missed(request, runner)
+                if not shapes:
+                    say(f"nothing to tune: the cache has no misses of {runner.device.slug}")
+                    _show(request, TuneReport(), [])
+                    return 0
             problems = dict.fromkeys(shape.problem for shape in shapes)
             # A stale key that cannot be tried is told of with the others, and stops none.
             spaces = [] if request.stale else [runner.space(problem) for problem in problems]
@@ -80,6 +91,21 @@ def _shapes(request: TuneRequest) -> list[Shape]:
     if request.shapes_file is not None:
         return load_shapes(request.shapes_file)
     return [parse_shape(text) for text in request.shape_texts]
+
+
+def _missed(request: TuneRequest, runner: Runner) -> list[Shape]:
+    """Return what programs missed on the runner's GPU and can be tuned, the most work first."""
+    with Store.open(request.cache, create=False) as store:
+        counts = {key: n for key, n in store.misses().items() if key.gpu == runner.device.slug}
+    shapes = []
+    for key, count in counts.items():
+        try:
+            runner.space(key.problem)
+        except (ConfigError, RecordingError) as error:
+            say(f"warning: a miss that cannot be tuned is left: {error}")
+        else:
+            shapes.append(Shape(key.problem, count))
+    return sorted(shapes, key=lambda shape: -shape.problem.flops * shape.count)
 
 
 def _announce(runner: Runner, request: TuneRequest) -> None:
@@ -120,6 +146,8 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: 
     except KeyboardInterrupt:
         say(_interrupted(narrator, store, shapes, runner))
         return INTERRUPTED
+    if request.misses:
+        store.clear_misses([best.key for best in report.bests])
     _warn_disturbed(report)
     _show(request, report, _stored(store, shapes, runner))
     report.raise_failures()
@@ -143,7 +171,14 @@ def _run(
         runner=runner,
         store=store,
         sampler=request.sampler,
-        budget=Budget.for_sampler(request.sampler, request.trials, request.seconds),
+        budget=Budget.for_sampler(
+            request.sampler,
+            request.trials,
+            request.seconds,
+            patience=request.patience,
+            reach=None if request.reach is None else request.reach / 100,
+            least=request.least,
+        ),
         seed=request.seed,
         retune=request.retune,
         record=request.record,

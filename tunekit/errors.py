@@ -67,5 +67,9 @@ class MissError(TunekitError, LookupError):
     """`on_miss="error"`: a problem without a tuned row was asked for."""
 
 
+class ProgramError(TunekitError):
+    """A command to record is no Python program, or is not there."""
+
+
 class TuneError(TunekitError, RuntimeError):
     """A tuning run produced nothing that can be stored."""

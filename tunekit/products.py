@@ -86,7 +86,7 @@ def product_into(
         one = fold(a, b)
         if one is None or not (served := _serve(a, b, one, out, policy)).launch:
             return False
-        run = scope.prepared[kind] = _writing(_counted(served, _guarded(served.launch)))
+        run = scope.prepared[kind] = _writing(counted(served, _guarded(served.launch), a))
     run(a, b, out)
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
@@ -194,8 +194,8 @@ def _run_of(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Run:
         return _one_by_one(shape, policy)
     served = _serve(a, b, one, a.new_empty(shape), policy)
     if served.launch is None:
-        return _counted(served, torch.matmul)
-    return _counted(served, _allocating(_guarded(served.launch), shape))
+        return counted(served, torch.matmul, a)
+    return counted(served, _allocating(_guarded(served.launch), shape), a)
 
 
 def _serve(
@@ -236,11 +236,11 @@ def _guarded(launch: Launch) -> Launch:
     return launch
 
 
-def _counted(served: Served, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Count the calls of a problem that is not tuned."""
+def counted(served: Served, run: Callable[..., Any], a: torch.Tensor) -> Callable[..., Any]:
+    """Count the calls of a problem that is not tuned. The cache is told of those on a GPU."""
     if not served.is_miss:
         return run
-    calls: Calls = STATE.calls_of(served.key)
+    calls: Calls = STATE.calls_of(served.key, told=on_gpu(a))
 
     def counting(*operands: torch.Tensor) -> Any:
         calls.count += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -25,6 +25,8 @@ class Read:
     device: DeviceInfo
     table: RowTable
     location: str
+    where: str = field(repr=False)
+    """The location as it is: it may hold a password."""
     failed_at: float | None = None
     fault: str = ""
 
@@ -36,7 +38,7 @@ def read_table(device: DeviceInfo, now: float, *, before: Read | None = None) ->
     """
     from tunekit.cache import default_location, shown_location
 
-    location = "the default cache"
+    location, where = "the default cache", ""
     rows: list[StoredRow] = []
     devices: dict[str, DeviceInfo] = {}
     failed_at, fault = None, ""
@@ -56,7 +58,7 @@ def read_table(device: DeviceInfo, now: float, *, before: Read | None = None) ->
         rows, devices, device=device, fingerprint=current_fingerprint, legality=_legality,
         versions={"torch": torch.__version__},
     )  # fmt: skip
-    return Read(device, table, location, failed_at, fault)
+    return Read(device, table, location, where, failed_at, fault)
 
 
 def _read_rows(where: str, device: DeviceInfo) -> tuple[list[StoredRow], dict[str, DeviceInfo]]:

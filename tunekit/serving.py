@@ -30,6 +30,7 @@ from tunekit.kernels import family
 from tunekit.kernels.operands import describe, float32_precision, interpreting
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import BORROWED, Answer, how_to_tune
+from tunekit.misses import WRITER
 from tunekit.policies import Kind, Policy
 from tunekit.reading import Read, read_table
 
@@ -106,10 +107,18 @@ class State:
         own = (policy.backend, policy.deterministic, policy.config)
         return (*kind_of(a, b), strides, offset, *own)
 
-    def calls_of(self, key: TuningKey) -> Calls:
-        """Return the count of an untuned problem's calls."""
+    def calls_of(self, key: TuningKey, *, told: bool) -> Calls:
+        """Return the count of an untuned problem's calls; `told` has the cache told of it too."""
         with self._lock:
-            return self.misses.setdefault(key, Calls())
+            calls = self.misses.get(key)
+            if calls is None:
+                calls = self.misses[key] = Calls()
+                for read in [one for one in self._tables.values() if one.device.slug == key.gpu][
+                    :1
+                ]:
+                    if told and read.where:
+                        WRITER.watch(key, read.device, read.where, calls)
+            return calls
 
     def read_for(self, place: torch.device, backend: str) -> Read:
         """Return what the store holds for a device, read once."""

@@ -58,7 +58,17 @@ def load_shapes(path: str | Path) -> list[Shape]:
     Raises:
         ShapesError: the file cannot be read, or an entry is malformed; the text names the line.
     """
-    return _Reader(Path(path)).shapes()
+    reader = _Reader(Path(path))
+    return reader.shapes(reader.text())
+
+
+def read_shapes(text: str, *, path: str | Path) -> list[Shape]:
+    """Read the text of a shapes file; `path` is what its errors call it.
+
+    Raises:
+        ShapesError: an entry is malformed; the text names the line.
+    """
+    return _Reader(Path(path)).shapes(text)
 
 
 def parse_shape(text: str) -> Shape:
@@ -98,9 +108,8 @@ class _Reader:
         self._merged: dict[int, dict[str, tuple[Node, int]]] = {}
         self._merging: set[int] = set()
 
-    def shapes(self) -> list[Shape]:
-        """Return every problem of the file."""
-        text = self._read()
+    def shapes(self, text: str) -> list[Shape]:
+        """Return every problem of the file with this text."""
         self._check_number(text)
         root = self._parse(text)
         if root is None:
@@ -121,7 +130,8 @@ class _Reader:
             found += self._expand(node, defaults, MAX_SHAPES - len(found))
         return found
 
-    def _read(self) -> str:
+    def text(self) -> str:
+        """Return what is in the file."""
         path = self._path
         try:
             with path.open("rb") as file:

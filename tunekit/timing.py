@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
@@ -41,13 +42,42 @@ def flush_bytes(device: DeviceInfo, free_bytes: int) -> int:
 _QUEUE = 120
 """Launches queued at a time: with flush and events about half of what a stream can hold."""
 
-_CYCLES = 50_000
-_MOST_CYCLES = 1_600_000
-"""Device cycles the gate is held for each launch: 25 us at first, doubled when that was short."""
-
 _ATTEMPTS = 6
 
 _Events = tuple[torch.cuda.Event, torch.cuda.Event]
+
+
+class Gate:
+    """How long the device is held while launches are queued: somewhat longer than that takes.
+
+    It follows the host. One that is late for a moment, as beside compilers on all cores, gets a
+    longer gate at once; as soon as it keeps up again the gate shrinks back. If it stayed as long
+    as at the worst moment, nearly all the time of a tune would be waiting for it.
+    """
+
+    LEAST_US = 25.0
+    MOST_US = 800.0
+    """For each launch."""
+    EXTRA_US = 50.0
+    """For all together."""
+    MARGIN = 1.5
+    CYCLES_PER_US = 2000
+
+    def __init__(self) -> None:
+        self.us = self.LEAST_US
+        """What it is held for each launch."""
+
+    def cycles(self, launches: int) -> int:
+        """Return the device cycles that it is held for so many launches."""
+        return int(self.CYCLES_PER_US * (self.us * launches + self.EXTRA_US))
+
+    def learn(self, host_us: float, *, held: bool) -> None:
+        """Take in what queueing took for each launch, and whether the gate held that long."""
+        wanted = min(max(self.MARGIN * host_us, self.LEAST_US), self.MOST_US)
+        if held:
+            self.us = max(wanted, (self.us + wanted) / 2)
+        else:
+            self.us = min(max(wanted, 2 * self.us), self.MOST_US)
 
 
 class Timer:
@@ -60,7 +90,7 @@ class Timer:
         self._flush = torch.zeros(size // 4, dtype=torch.float32, device=place)
         self._sink = torch.empty((), dtype=torch.float32, device=place)
         self._index = index
-        self._cycles = _CYCLES
+        self._gate = Gate()
         self.late = 0
         """Chunks that the host queued too slowly, however long the gate was held."""
 
@@ -89,7 +119,8 @@ class Timer:
         """Run launches back to back behind a gate that opens once all of them are queued."""
         for _ in range(_ATTEMPTS):
             gate, pairs = _event(), []
-            torch.cuda._sleep(self._cycles * len(plan))  # type: ignore[no-untyped-call]
+            began = time.perf_counter()
+            torch.cuda._sleep(self._gate.cycles(len(plan)))  # type: ignore[no-untyped-call]
             gate.record()
             for which in plan:
                 start, end = _event(), _event()
@@ -99,10 +130,10 @@ class Timer:
                 end.record()
                 pairs.append((start, end))
             held = not gate.query()  # type: ignore[no-untyped-call]
+            self._gate.learn(1e6 * (time.perf_counter() - began) / len(plan), held=held)
             torch.cuda.synchronize(self._index)
             if held:
                 return pairs
-            self._cycles = min(2 * self._cycles, _MOST_CYCLES)
         self.late += 1
         return pairs
 

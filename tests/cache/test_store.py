@@ -158,6 +158,15 @@ def test_misses_add_up(store, make):
     assert store.misses() == {make.key(m=7): 1, make.key(): 5}
 
 
+def test_misses_are_forgotten_key_by_key(store, make):
+    store.record_misses({make.key(): 2, make.key(m=7): 1, make.key(m=8): 4})
+    store.clear_misses([make.key(), make.key(m=8), make.key(m=9)])
+    assert store.misses() == {make.key(m=7): 1}
+    store.clear_misses([])
+    store.record_misses({make.key(): 3})
+    assert store.misses() == {make.key(m=7): 1, make.key(): 3}
+
+
 def test_the_largest_sizes_are_stored(store, make):
     key = make.key(m=2**31 - 1, n=2**31 - 1, k=2**31 - 1, batch=2**31 - 1)
     store.put_best(make.best(key=key))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +10,6 @@ from tunekit.tuner.allocation import (
     MOST_BATCHES,
     Standing,
     deal,
-    expected_gain,
-    floor_of,
     grants,
     is_settled,
     left_to_run,
@@ -24,15 +18,11 @@ from tunekit.tuner.allocation import (
 
 
 def standing(trials, target=80, space=1000, worth=1.0, tried=1):
-    return Standing(tried, trials, target, floor_of(target), space, worth)
+    return Standing(tried, trials, target, -(-target // 2), space, worth)
 
 
 def left(*standings):
     return left_to_run(standings)
-
-
-def test_a_floor_is_half_of_the_trials_a_key_brings():
-    assert [floor_of(n) for n in (1, 2, 7, 80)] == [1, 1, 4, 40]
 
 
 def test_below_their_floors_all_have_a_batch_and_those_above_wait():
@@ -106,31 +96,3 @@ def test_keys_that_gave_trials_away_are_settled_and_those_that_were_left_are_not
 
 def test_trials_of_a_larger_run_are_not_taken_from_keys_that_have_none_yet():
     assert left(standing(400), standing(0), standing(0)) == 160
-
-
-def test_nothing_is_expected_of_no_times_and_something_of_few():
-    assert expected_gain([]) == expected_gain([None, None]) == 0.0
-    assert 0 < expected_gain([1.0]) < math.log(2.0)
-
-
-def test_a_key_whose_best_are_alike_has_less_to_gain_than_one_whose_best_stand_apart():
-    flat = [2.0 + i / 1000 for i in range(40)]
-    steep = [2.0 + i / 10 for i in range(40)]
-    assert expected_gain(flat) < expected_gain(steep) / 50
-
-
-def test_the_more_were_tried_the_less_is_expected_and_failures_were_tried_too():
-    scores = [2.0 + i / 10 for i in range(20)]
-    assert expected_gain([*scores, *[None] * 20]) < expected_gain(scores)
-
-
-@pytest.mark.parametrize("count", [20, 80, 300])
-def test_what_is_expected_is_what_comes_on_average(count):
-    chance = random.Random(count)
-    expected, came = 0.0, 0.0
-    for _ in range(3000):
-        scores = [-chance.expovariate(10.0) for _ in range(count)]
-        low = min(scores)
-        expected += expected_gain(scores)
-        came += max(0.0, low + chance.expovariate(10.0))
-    assert 0.6 < expected / came < 1.6

@@ -15,6 +15,7 @@ from __future__ import annotations
 from tunekit.search.budget import DEFAULT_TRIALS, Budget
 from tunekit.search.experience import Experience
 from tunekit.search.portfolio import shipped_experience
+from tunekit.search.roofline import least_us
 from tunekit.search.searcher import SAMPLERS, Searcher
 from tunekit.search.storage import StudyStorage, open_storage
 
@@ -25,6 +26,7 @@ __all__ = [
     "Experience",
     "Searcher",
     "StudyStorage",
+    "least_us",
     "open_storage",
     "shipped_experience",
 ]

@@ -13,7 +13,51 @@ from optuna.distributions import BaseDistribution
 from tunekit.search.points import Points
 
 
-class SpaceSampler(optuna.samplers.BaseSampler):
+class WholeConfigSampler(optuna.samplers.BaseSampler):
+    """Proposes configs, all of their parameters together: drawn one by one they would be illegal.
+
+    A subclass says which config comes next.
+    """
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+        self._varying = {n: d for n, d in points.distributions.items() if not d.single()}
+
+    def propose(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> int | None:
+        """Return the place of the config that comes next, or None where there is none."""
+        raise NotImplementedError
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: optuna.trial.FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Give every parameter that has more than one value."""
+        return self._varying
+
+    def sample_relative(
+        self,
+        study: optuna.Study,
+        trial: optuna.trial.FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        """Return the parameters of the config that comes next, or none."""
+        index = self.propose(study, trial)
+        if index is None:
+            return {}
+        params = self._points.params(index)
+        return {name: params[name] for name in search_space}
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: optuna.trial.FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Refuse: a parameter drawn on its own would leave the legal configs."""
+        raise RuntimeError(f"{param_name} was not proposed together with the others")
+
+
+class SpaceSampler(WholeConfigSampler):
     """Proposes untried configs of the space alone.
 
     The first `startup` trials, and all of a sweep, are spread over the space. After that the inner
@@ -29,14 +73,13 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         startup: int,
         spread: bool,
     ) -> None:
-        self._points = points
+        super().__init__(points)
         self._inner = inner
         self._startup = startup
         self._spread = spread
         self._free = np.ones(len(points.configs), dtype=bool)
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._coverage = Coverage(points, self._random)
-        self._varying = {n: d for n, d in points.distributions.items() if not d.single()}
         self.first: list[int] = []
         """Configs to propose before any other."""
         self.taken = -1
@@ -57,31 +100,9 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         """Take the next config: here, for Optuna asks nothing where no parameter varies."""
         self.take(self._pick(study, trial))
 
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: optuna.trial.FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Give every parameter that has more than one value: they are proposed together."""
-        return self._varying
-
-    def sample_relative(
-        self,
-        study: optuna.Study,
-        trial: optuna.trial.FrozenTrial,
-        search_space: dict[str, BaseDistribution],
-    ) -> dict[str, Any]:
-        """Return the parameters of the config taken, whole, so that they are legal."""
-        params = self._points.params(self.taken)
-        return {name: params[name] for name in search_space}
-
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: optuna.trial.FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Refuse: a parameter drawn on its own would leave the legal configs."""
-        raise RuntimeError(f"{param_name} was not proposed together with the others")
+    def propose(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> int:
+        """Return the config that was taken for this trial."""
+        return self.taken
 
     def _pick(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> int:
         while self.first:

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.trial import TrialState
 
 from tunekit.search.belief import Belief, Whole
 from tunekit.search.experience import WORST, Experience, Forest
 from tunekit.search.features import Matrix
 from tunekit.search.points import Points
+from tunekit.search.sampler import WholeConfigSampler
 from tunekit.space import Space
 from tunekit.trial import Distance
 
@@ -43,7 +43,7 @@ quantile. The belief is far wider than its errors, which makes the search try wh
 States = tuple[dict[int, float], frozenset[int]]
 
 
-class TransferSampler(optuna.samplers.BaseSampler):
+class TransferSampler(WholeConfigSampler):
     """Proposes configs of a space by what is known of other problems and of this one.
 
     It reads the key's trials from the study: completed ones with their values, logarithms of time,
@@ -51,8 +51,8 @@ class TransferSampler(optuna.samplers.BaseSampler):
     """
 
     def __init__(self, space: Space, points: Points, experience: Experience, *, seed: int) -> None:
+        super().__init__(points)
         self._space = space
-        self._points = points
         self._experience = experience
         self._seed = seed
         self._forest: Forest | None = None
@@ -61,36 +61,13 @@ class TransferSampler(optuna.samplers.BaseSampler):
         self._known: dict[int, float] = {}
         self._pending: frozenset[int] = frozenset()
 
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: optuna.trial.FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Give every parameter that has more than one value: they are proposed together."""
-        return {n: d for n, d in self._points.distributions.items() if not d.single()}
-
-    def sample_relative(
-        self,
-        study: optuna.Study,
-        trial: optuna.trial.FrozenTrial,
-        search_space: dict[str, BaseDistribution],
-    ) -> dict[str, Any]:
-        """Return the parameters of the config from which most is expected, none at the end."""
+    def propose(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> int | None:
+        """Return the config from which most is expected, or None where all are taken."""
         belief = self.belief(study)
         free = self._free({*self._known, *self._pending})
         if not len(free):
-            return {}
-        index = int(free[np.argmax(belief.improvement(self._best(belief))[free])])
-        params = self._points.params(index)
-        return {name: params[name] for name in search_space}
-
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: optuna.trial.FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Refuse: a parameter drawn on its own would leave the legal configs."""
-        raise RuntimeError(f"{param_name} was not proposed together with the others")
+            return None
+        return int(free[np.argmax(belief.improvement(self._best(belief))[free])])
 
     def belief(self, study: optuna.Study) -> Belief:
         """Return what is believed now, after all trials of the study."""

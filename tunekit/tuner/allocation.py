@@ -1,10 +1,11 @@
 """How a run's trials are dealt out among its keys: half to each alike, half to where the time is.
 
 A budget of trials is one of the run: so many for each key on average. Every key has half of its
-own, its floor. When all have reached it, what is left goes to the keys where a trial is expected to
-save the program the most time. So a key that is run often and still gains has more trials than it
-brought, and one that has nothing more to gain is ended early. All counts come from the trials of
-the store, so a run that was interrupted ends with as many as one that was not.
+own, or as many as the budget says, its floor. When all have reached it, what is left goes to the
+keys where a trial is expected to save the program the most time: by the model of the search, by
+`count` and by time. So a key that is run often and still gains has more trials than it brought, and
+one that has nothing more to gain is ended early. All counts come from the trials of the store, so a
+run that was interrupted ends with as many as one that was not.
 """
 
 from __future__ import annotations
@@ -44,11 +45,6 @@ class Standing:
     def given(self) -> int:
         """Trials it may have left to other keys."""
         return max(0, self.target - self.trials) if self.trials >= self.floor else 0
-
-
-def floor_of(target: int) -> int:
-    """Return how many of a key's trials stay its own."""
-    return -(-target // 2)
 
 
 def left_to_run(standings: Sequence[Standing]) -> int:
@@ -119,18 +115,3 @@ def deal(count: int, weights: Sequence[float], room: Sequence[int]) -> list[int]
         for i in over:
             count -= room[i] - shares[i]
             shares[i] = room[i]
-
-
-def expected_gain(scores: Sequence[float | None]) -> float:
-    """Return what the next trial is expected to lower the best score by, from those there are.
-
-    A score is the logarithm of a time, None a failure. One more of n + 1 draws is the lowest with a
-    chance of 1 / (n + 1), and lies below the others by as much as the lowest few scores lie below
-    the next one on average (the Hill estimate of a tail).
-    """
-    order = sorted(score for score in scores if score is not None)
-    few = math.isqrt(len(order)) + 1
-    if len(order) <= few:
-        return 0.0 if not order else math.log(2.0) / (len(scores) + 1)
-    tail = sum(order[few] - score for score in order[:few]) / few
-    return tail / (len(scores) + 1)

@@ -33,6 +33,9 @@ def tune(
     sampler: str = SAMPLERS[0],
     trials: int | None = None,
     seconds: float | None = None,
+    patience: int | None = None,
+    reach: float | None = None,
+    least: int | None = None,
     seed: int = 0,
     retune: bool = False,
     stale: bool = False,
@@ -44,20 +47,27 @@ def tune(
 
     `shapes` is a shapes file, or problems, each a `Task`, a `Problem`, (m, n, k) for bfloat16 in
     layout `nt`, or "M,N,K[,DTYPE[,LAYOUT]]". `cache` is a path or an SQLAlchemy URL; the default is
-    where `tunekit.matmul` looks. `trials` is for each key on average, `seconds` for the run. With
+    where `tunekit.matmul` looks. `trials` is for each key on average, `seconds` for the run, and
+    `patience`, `reach` (a part, not percent) and `least` are those of `tunekit.search.Budget`. With
     `stale`, which needs no shapes, nothing is searched: see `tunekit tune --help`, as for the rest.
 
     Raises:
         TunekitError: one line that says what is wrong: shapes, device, cache or recording.
         TuneError: no config of some key works; the other keys are done and stored.
     """
-    _check_settings(sampler, trials, seconds, seed)
-    if stale and (retune or record is not None or trials is not None or optuna_storage):
+    _check_settings(sampler, seed, trials=trials, patience=patience, least=least)
+    _check_numbers(seconds=seconds, reach=reach)
+    if stale and (retune or optuna_storage or {record, trials, patience, reach, least} != {None}):
         raise ProblemError(
-            "stale verifies what is stored: it excludes retune, record, trials and optuna_storage"
+            "stale verifies what is stored: it excludes retune, record, optuna_storage and all of"
+            " the budget but seconds"
         )
+    if least is not None and least > (trials or 0):
+        raise ProblemError("least is of the trials: give both, and no more of it")
     tasks = [] if stale and shapes is None else _tasks(shapes)
-    budget = Budget.for_sampler(sampler, trials, seconds)
+    budget = Budget.for_sampler(
+        sampler, trials, seconds, patience=patience, reach=reach, least=least
+    )
     runner = open_runner(device, seed=seed)
     try:
         for task in tasks if not stale else ():
@@ -130,16 +140,21 @@ def _task(shape: Task | Problem | Sequence[int] | str) -> Task:
     return Task(parse_shape(",".join(map(str, shape))).problem)
 
 
-def _check_settings(sampler: str, trials: int | None, seconds: float | None, seed: int) -> None:
+def _check_settings(sampler: str, seed: int, **counts: int | None) -> None:
     """Refuse what the command line refuses too."""
     if sampler not in SAMPLERS:
         raise ProblemError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
-    if trials is not None and not (_is_whole(trials) and trials > 0):
-        raise ProblemError(f"trials must be a whole number above 0, not {trials!r}")
-    if seconds is not None and not (_is_number(seconds) and seconds > 0):
-        raise ProblemError(f"seconds must be a number above 0, not {seconds!r}")
+    for name, count in counts.items():
+        if count is not None and not (_is_whole(count) and count > 0):
+            raise ProblemError(f"{name} must be a whole number above 0, not {count!r}")
     if not (_is_whole(seed) and 0 <= seed < 1 << 32):
         raise ProblemError(f"seed must be a whole number from 0 to 2^32 - 1, not {seed!r}")
+
+
+def _check_numbers(**numbers: float | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and not (_is_number(number) and number > 0):
+            raise ProblemError(f"{name} must be a number above 0, not {number!r}")
 
 
 def _is_whole(value: object) -> bool:

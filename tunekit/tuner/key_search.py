@@ -20,10 +20,10 @@ from tunekit.ranking import (
     sound,
 )
 from tunekit.runner import Runner
-from tunekit.search import Budget, Experience, Searcher, StudyStorage
+from tunekit.search import Budget, Experience, Searcher, StudyStorage, least_us
 from tunekit.space import Space
 from tunekit.trial import Best, Distance, Measurement, Origin, Provenance, Trial, choose
-from tunekit.tuner.allocation import Standing, expected_gain, floor_of
+from tunekit.tuner.allocation import Standing
 from tunekit.tuner.events import KeyDone, KeyFailed, Task
 
 ATTEMPTS = 2
@@ -56,6 +56,7 @@ class KeySearch:
             raise ConfigError(f"no config is legal for {task.problem} on {runner.device.name}")
         self._legal = frozenset(self.space.configs)
         self.key = TuningKey.of(task.problem, runner.device.slug)
+        self._bound_us = least_us(task.problem, runner.device)
         self.vendor: Measurement | None = None
         self.finals: list[Trial] = []
         self._runner = runner
@@ -76,6 +77,7 @@ class KeySearch:
             self._note(trial)
             self._learn(trial)
         self._nothing_left = False
+        self._worth: float | None = None
         self.closed = False
         """Whether it is to have no more trials than it has or is about to have."""
 
@@ -92,21 +94,25 @@ class KeySearch:
 
     def standing(self) -> Standing:
         """Return what the run deals out trials by."""
-        count = self.task.count * self._time_us()
-        gain = expected_gain([score(trial) for trial in self.tried.values()])
-        works = math.isfinite(self._best_score)
         return Standing(
             tried=len(self.tried),
             trials=len(self.tried) + len(self.untried),
             target=self.target,
             floor=self._floor,
             space=len(self.space),
-            worth=gain * count if works else None,
+            worth=self._worth,
         )
+
+    def weigh(self) -> None:
+        """Find out what more trials are worth: the time they are expected to save the program."""
+        if self._plan.moves and self.best_us is not None and self.standing().trials >= self._floor:
+            gain = self._search().expected_gain()
+            self._worth = gain * self.task.count * self._time_us()
 
     @property
     def _floor(self) -> int:
-        return floor_of(self.target) if self._plan.moves else self.target
+        budget = self._plan.budget
+        return budget.floor(self.target) if self._plan.moves else self.target
 
     def _time_us(self) -> float:
         """Return what one run of the problem takes the program now."""
@@ -123,11 +129,14 @@ class KeySearch:
         """Whether the key has had the trials it is to have."""
         if self.untried:
             return False
-        return self.closed or self._nothing_left or self._impatient
+        return self.closed or self._nothing_left or self._satisfied
 
     @property
-    def _impatient(self) -> bool:
-        return self._plan.budget.spent(0, self._without_gain)
+    def _satisfied(self) -> bool:
+        """Whether its patience is at an end, or it can hardly be faster."""
+        budget, best_us = self._plan.budget, self.best_us
+        near = best_us is not None and budget.is_near(best_us, self._bound_us)
+        return near or budget.spent(0, self._without_gain)
 
     def row(self) -> Best | None:
         """Return the stored row that a run like this one made, if there is one."""
@@ -138,14 +147,14 @@ class KeySearch:
             if best.provenance.fingerprint != now or self._outlawed(best.config):
                 continue
             own = best.provenance.origin in (Origin.MEASURED, self._runner.origin)
-            if own or len(self.tried) >= self.target or self._impatient:
+            if own or len(self.tried) >= self.target or self._satisfied:
                 return best
         return None
 
     def row_standing(self, row: Best) -> Standing:
         """Return the standing of a key with a row, which may know of more trials than the store."""
         trials = max(len(self.tried), row.trials)
-        if self._impatient:
+        if self._satisfied:
             trials = max(trials, self.target)
         return Standing(trials, trials, self.target, self._floor, len(self.space))
 

@@ -160,6 +160,8 @@ class _Session:
 
     def _tune_own(self, left: list[KeySearch], others: list[KeySearch]) -> None:
         """Take this run's keys to their ends. Those it loses join the `others`."""
+        for key in left:
+            key.weigh()  # those that earlier runs left with all of their own trials
         self._dealer.begin(left)
         first = True
         while left:
@@ -209,6 +211,10 @@ class _Session:
                 self._proposals.pop(key).result()
             key.meet_vendor()  # while the others still search
         self._dealer.grant(keys)
+        if self._plan.experience is not None:
+            # All of the last round is told, and what is proposed next is proposed while this one
+            # is measured: so every key learns the same of the others, whoever is ready first.
+            self._plan.experience.settle()
         if self._late and not first:
             return
         self._screen(keys)
@@ -229,7 +235,7 @@ class _Session:
                 pass
             elif key.finished:
                 self._finish(key)  # while the others' configs are compiled
-            else:
+            elif key not in self._proposals:
                 self._propose(key)  # for the next round: it is compiled meanwhile
             if keys[0].best_us is not None if until_it_works else self._late:
                 return
@@ -241,12 +247,11 @@ class _Session:
         stored yet would be lost with the process.
         """
         count = self._dealer.take(key)
-        if not count:
-            return
 
         def propose() -> None:
             began = time.perf_counter()
-            batch = key.propose(count)
+            batch = key.propose(count) if count else []
+            key.weigh()
             self._search_s += time.perf_counter() - began
             self._runner.announce([(key.task.problem, config) for config in batch])
 

@@ -1,0 +1,252 @@
+"""Linear layers by tuned kernels: one call, one module, and a model's modules swapped in place.
+
+What `tunekit.matmul` does not take, and every wrong input, goes to `torch.nn.functional.linear`
+itself, so its errors, its autocast and its subclasses of tensors are torch's own.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+
+import torch
+from torch._C import _is_any_autocast_enabled, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
+from torch.nn import functional
+
+from tunekit import products
+from tunekit.dispatch import matmul
+from tunekit.errors import ProblemError
+from tunekit.policies import Scope, current
+from tunekit.serving import kind_of
+
+__all__ = ["Linear", "Replacement", "linear", "replace_linear"]
+
+
+def linear(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return `input @ weight.t() + bias`, as `torch.nn.functional.linear` does.
+
+    Args:
+        input: (*, in_features), any number of leading dimensions or none.
+        weight: (out_features, in_features).
+        bias: (out_features,), or None. Beside a tuned kernel it is added in a step of its own, so
+            that a 16-bit result is rounded twice; where the vendor serves, it is the vendor's.
+
+    Returns:
+        (*, out_features), in the dtype of the operands.
+
+    Raises:
+        RuntimeError: as torch raises for operands that do not fit.
+    """
+    operands = (input, weight) if bias is None else (input, weight, bias)
+    if is_dynamo_compiling() or not _is_bare(operands):
+        return _unusual(input, weight, bias)
+    scope = current()
+    kind = (
+        "linear",
+        *kind_of(input, weight),
+        bias is None or (bias.shape, bias.dtype, bias.device),
+    )
+    run = scope.prepared.get(kind)
+    if run is None:
+        if not _ours(input, weight, bias):
+            return functional.linear(input, weight, bias)
+        run = scope.prepared[kind] = _run_of(input, weight, bias, scope)
+    return run(input, weight, bias)
+
+
+def _unusual(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Multiply where gradients, autocast, a trace, a transform or a subclass has a say."""
+    watched = not torch.compiler.is_compiling() and _len_torch_dispatch_stack()
+    if watched or not _ours(input, weight, bias):
+        return functional.linear(input, weight, bias)
+    product = matmul(input, weight.t())
+    return product if bias is None else product + bias
+
+
+def _run_of(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scope: Scope
+) -> Callable[..., torch.Tensor]:
+    """Return what makes products of this kind. Nothing is launched."""
+    turned = weight.t()
+    product = products.prepare(input, turned, scope, None, None)
+    served = products.met(input, turned, scope.policy)
+    if scope.policy.backend != "triton" and (served is None or served.launch is None):
+        by_torch = functional.linear
+        return by_torch if served is None else products.counted(served, by_torch, input)
+    if bias is None:
+        return lambda input, weight, bias: product(input, weight.t())
+    return lambda input, weight, bias: product(input, weight.t()) + bias
+
+
+class Linear(torch.nn.Linear):
+    """`torch.nn.Linear` whose product comes from `tunekit.linear`; everything else is its own."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return `input` (*, in_features) times the weights, plus the bias: (*, out_features)."""
+        return linear(input, self.weight, self.bias)
+
+
+class Replacement:
+    """The modules that one call of `replace_linear` changed. As a context manager it undoes it."""
+
+    def __init__(self, replaced: dict[str, torch.nn.Linear]) -> None:
+        self._replaced = replaced
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the modules, as `named_modules` gives them."""
+        return tuple(self._replaced)
+
+    def undo(self) -> None:
+        """Make the modules `torch.nn.Linear` again. A second time does nothing.
+
+        One that was given another class meanwhile, as by a parametrization, stays as it is.
+        """
+        for module in self._replaced.values():
+            if type(module) is Linear:
+                _change_class(module, torch.nn.Linear)
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"Replacement({len(self._replaced)} modules)"
+
+
+def replace_linear(
+    model: torch.nn.Module,
+    *,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+) -> Replacement:
+    """Make the `torch.nn.Linear` modules of a model multiply by `tunekit.linear`, in place.
+
+    A module stays the same object with the same parameters, hooks and name: only its class
+    becomes `tunekit.nn.Linear`, so state dicts, tied weights and whoever holds the module notice
+    nothing. Left alone is what is not exactly a `torch.nn.Linear` with plain parameters:
+    subclasses, parametrizations, weight norm, pruning, quantized weights, and modules whose
+    `forward` somebody has replaced. Again on the same model changes nothing more.
+
+    Args:
+        model: the module to search, itself included.
+        include: names to take, or patterns of names with `*`; by default all.
+        exclude: names or patterns to leave out of those.
+
+    Returns:
+        What was replaced; its `undo()`, or leaving it as a context, takes it back.
+
+    Raises:
+        ProblemError: a name or pattern in `include` fits no linear module of the model.
+    """
+    modules = dict(_linears(model))
+    wanted = None if include is None else _patterns(include)
+    for pattern in wanted or ():
+        if not fnmatch.filter(modules, pattern):
+            there = ", ".join(list(modules)[:8]) or "none at all"
+            raise ProblemError(f"no linear module is called {pattern!r}: there are {there}")
+    unwanted = _patterns(() if exclude is None else exclude)
+    replaced: dict[str, torch.nn.Linear] = {}
+    for name, module in modules.items():
+        if wanted is not None and not _fits(name, wanted):
+            continue
+        if type(module) is torch.nn.Linear and not _fits(name, unwanted):
+            _change_class(module, Linear)
+            replaced[name] = module
+    return Replacement(replaced)
+
+
+def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Linear]]:
+    """Yield the modules that may be replaced, and those that are, by name."""
+    for name, module in model.named_modules():
+        if type(module) in (torch.nn.Linear, Linear) and _is_plain(module):
+            yield name, module
+
+
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Say whether nobody else has a hand in what the module computes."""
+    parameters = module._parameters
+    plain = type(parameters.get("weight")) is torch.nn.Parameter
+    bias = "bias" in parameters and type(parameters["bias"]) in (torch.nn.Parameter, type(None))
+    return plain and bias and "forward" not in vars(module)
+
+
+def _change_class(module: torch.nn.Module, kind: type[torch.nn.Module]) -> None:
+    module.__class__ = kind
+
+
+def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _fits(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _ours(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Say whether `matmul` is to make this product; everything else is torch's."""
+    # With `backend="triton"` it says itself why it cannot. Compiled code decides when it runs.
+    insists = not torch.compiler.is_compiling() and current().policy.backend == "triton"
+    return (
+        type(input) in products.PLAIN
+        and type(weight) in products.PLAIN
+        and (products.on_gpu(input) or insists)
+        and input.device == weight.device
+        and input.dtype == weight.dtype
+        and (input.dtype in products.SUPPORTED or insists)
+        and input.layout == torch.strided
+        and weight.layout == torch.strided
+        and input.dim() >= 1
+        and weight.dim() == 2
+        and input.shape[-1] == weight.shape[1]
+        and input.numel() > 0
+        and weight.numel() > 0
+        and (bias is None or _fits_beside(bias, weight))
+        and not _casts(input)
+    )
+
+
+def _fits_beside(bias: torch.Tensor, weight: torch.Tensor) -> bool:
+    return (
+        type(bias) in products.PLAIN
+        and bias.dtype == weight.dtype
+        and bias.device == weight.device
+        and bias.layout == torch.strided
+        and bias.dim() == 1
+        and bias.shape[0] == weight.shape[0]
+    )
+
+
+def _casts(input: torch.Tensor) -> bool:
+    """Say whether autocast would convert operands: torch keeps the weights it has converted."""
+    kind = input.device.type
+    return torch.is_autocast_enabled(kind) and input.dtype != torch.get_autocast_dtype(kind)
+
+
+def _is_bare(operands: Sequence[torch.Tensor]) -> bool:
+    """Say whether these are plain tensors, and nothing watches, converts or differentiates."""
+    recording = torch.is_grad_enabled()
+    for operand in operands:
+        if type(operand) not in products.PLAIN or (recording and operand.requires_grad):
+            return False
+        if operand.is_sparse or operand.is_nested or operand.is_neg() or operand._is_zerotensor():
+            return False
+    return not (
+        _is_any_autocast_enabled()
+        or peek_interpreter_stack() is not None
+        or _len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+    )

@@ -1,0 +1,115 @@
+"""A whole program run under a recorder, in a process of its own: what `tunekit record` starts.
+
+The program is this process's `__main__` and keeps its arguments, its exit code and its standard
+streams. What was counted goes to a file in a folder that the starting process reads: every few
+seconds, so that little is lost if this process is killed, and at its very end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tunekit.recorder.counting import Record
+from tunekit.recorder.mode import Recorder
+from tunekit.recorder.module_names import module_names
+
+WRITE_SECONDS = 5.0
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Record the program that the arguments name: FOLDER script|module|code TARGET ARGUMENT..."""
+    folder, kind, target, *rest = arguments
+    record = Record()
+    writer = Writer(Path(folder), record)
+    # Before anything of the program's, so that it runs after everything of the program's.
+    atexit.register(writer.write)
+    threading.Thread(target=writer.keep_writing, name="tunekit-record", daemon=True).start()
+    os.register_at_fork(after_in_child=record.restart)  # what the parent counted, it writes
+    torch.compiler.set_stance("force_eager")  # what is compiled in one piece cannot be watched
+    module_names().__enter__()  # never left: the program's end is the process's
+    record_threads(record)
+    Recorder(record).__enter__()  # type: ignore[no-untyped-call]
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end)
+    _run(kind, target, rest)
+
+
+def record_threads(record: Record) -> None:
+    """Have each thread that is started from now on recorded: a mode is a thread's own."""
+
+    def begin(*event: Any) -> None:
+        sys.setprofile(None)
+        Recorder(record).__enter__()  # type: ignore[no-untyped-call]
+
+    threading.setprofile(begin)
+
+
+class Writer:
+    """Writes what a process counted to a file that bears its number."""
+
+    def __init__(self, folder: Path, record: Record) -> None:
+        self._folder = folder
+        self._record = record
+        self._written = ""
+        self._lock = threading.Lock()
+
+    def write(self) -> None:
+        """Write the record whole, if it has changed."""
+        with self._lock:
+            text = json.dumps(self._record.to_dict())
+            if text == self._written:
+                return
+            part = self._folder / f"{os.getpid()}.part"
+            try:
+                part.write_text(text, encoding="utf-8")
+                part.replace(self._folder / f"{os.getpid()}.json")
+            except OSError:
+                return  # the folder is gone with whoever asked
+            self._written = text
+
+    def keep_writing(self) -> None:
+        """Write every few seconds, for ever."""
+        while not threading.Event().wait(WRITE_SECONDS):
+            self.write()
+
+
+def read_records(folder: Path) -> Record:
+    """Add up what the processes of a program wrote."""
+    record = Record()
+    for file in sorted(folder.glob("*.json")):
+        record.update(json.loads(file.read_text(encoding="utf-8")))
+    return record
+
+
+def _end(number: int, frame: types.FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _run(kind: str, target: str, arguments: list[str]) -> None:
+    """Run a program as Python runs it when it is told to."""
+    if kind == "module":
+        sys.argv = [target, *arguments]
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        return
+    if kind == "script":
+        sys.argv = [target, *arguments]
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = str(Path(target).resolve().parent)
+        runpy.run_path(target, run_name="__main__")
+        return
+    sys.argv = ["-c", *arguments]
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    exec(compile(target, "<string>", "exec"), module.__dict__)
