@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from tunekit.cache.document import exchange_schema as exchange_schema
     from tunekit.cache.exporting import export_json as export_json
     from tunekit.cache.exporting import export_sqlite as export_sqlite
+    from tunekit.cache.health import FileHealth as FileHealth
+    from tunekit.cache.health import examine as examine
+    from tunekit.cache.health import file_of as file_of
     from tunekit.cache.importing import import_json as import_json
     from tunekit.cache.importing import import_sections as import_sections
     from tunekit.cache.importing import import_sqlite as import_sqlite
     from tunekit.cache.merging import ImportReport as ImportReport
 
 _HOME = {
+    "FileHealth": "tunekit.cache.health",
+    "examine": "tunekit.cache.health",
+    "file_of": "tunekit.cache.health",
     "ImportReport": "tunekit.cache.merging",
     "exchange_schema": "tunekit.cache.document",
     "export_json": "tunekit.cache.exporting",

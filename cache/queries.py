@@ -89,6 +89,7 @@ TRIALS = (
 RECENT_TRIALS = TRIALS.order_by(None).order_by(_TRIAL.c.id.desc()).limit(bindparam("most"))
 BASELINES = _results(_BASELINE, _BEST.c.id).outerjoin(_BEST, _BEST.c.baseline_id == _BASELINE.c.id)
 MISSES = _of_keys(_MISS, _MISS.c.count)
+TRIED = _of_keys(_TRIAL, func.count()).group_by(*_KEY_COLUMNS)
 LEASES = _of_keys(
     _LEASE,
     *(_LEASE.c[name] for name in ("holder", "host", "pid", "started", "expires_at")),

@@ -29,6 +29,7 @@ from tunekit.cache.queries import (
     RECENT_TRIALS,
     RESULT_END,
     TRIALS,
+    TRIED,
     Where,
     select_rows,
 )
@@ -171,6 +172,14 @@ def find_misses(connection: Connection) -> dict[TuningKey, int]:
     rows = select_rows(connection, MISSES)
     return dict(
         sorted(_readable("miss", rows, lambda row: (read_key(row[:-1]), read_count(row[-1]))))
+    )
+
+
+def find_tried(connection: Connection, where: Where = EVERYWHERE) -> dict[TuningKey, int]:
+    """Return how many trials each key has that has any, sorted by key."""
+    rows = select_rows(connection, TRIED, where)
+    return dict(
+        sorted(_readable("trial", rows, lambda row: (read_key(row[:-1]), read_count(row[-1]))))
     )
 
 

@@ -27,6 +27,7 @@ from tunekit.cache.reading import (
     find_misses,
     find_recent_trials,
     find_trials,
+    find_tried,
     find_unread,
 )
 from tunekit.cache.rules import supersedes
@@ -93,6 +94,11 @@ class Store:
         with self.database.reading() as connection:
             found = find_trials(connection, Where(key=key, compiler=compiler))
         return [stored.shown() for stored in found]
+
+    def tried(self, *, gpu: str | None = None) -> dict[TuningKey, int]:
+        """Return how many trials each key has that has any, of one GPU kind, sorted by key."""
+        with self.database.reading() as connection:
+            return find_tried(connection, Where(gpu=gpu))
 
     def recent_trials(self, gpu: str, most: int) -> list[tuple[TuningKey, Trial, Provenance]]:
         """Return at most so many trials of a GPU kind's keys, those stored last first."""

@@ -26,6 +26,8 @@ import torch
 import triton
 
 import tunekit
+from tunekit.bench.fixed_lists import TUTORIAL, list_of_15
+from tunekit.bench.on_gpu import ROUNDS, compiled, copying
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import driver_version
@@ -37,18 +39,7 @@ from tunekit.shapes import load_shapes
 from tunekit.timing import PROTOCOL, Timer, summarize
 from tunekit.trial import Status, Trial
 
-LIST_OF_15 = (
-    (128, 256, 64, 3, 8), (256, 128, 64, 3, 8), (128, 128, 64, 3, 8), (128, 128, 32, 4, 4),
-    (128, 64, 32, 4, 4), (64, 256, 32, 4, 4), (256, 64, 32, 4, 4), (64, 128, 32, 4, 4),
-    (64, 64, 64, 3, 4), (64, 64, 32, 4, 4), (128, 32, 32, 4, 4), (32, 128, 32, 4, 4),
-    (64, 32, 32, 5, 2), (32, 64, 32, 5, 2), (32, 32, 32, 5, 2),
-)  # fmt: skip
-"""BLOCK_M, BLOCK_N, BLOCK_K, stages, warps; GROUP_SIZE 8."""
-
-TUTORIAL = (0, 5, 3, 4, 7, 10, 12, 13)
-"""Places in the list of the 8 configs of Triton's matmul tutorial for 16-bit operands."""
-
-ROUNDS = 41
+COPY_BYTES = 1 << 30
 
 
 def main() -> int:
@@ -63,7 +54,7 @@ def main() -> int:
     runner = GpuRunner(0)
     timer = Timer(runner.device, 0)
     problems = [shape.problem for shape in load_shapes(arguments.shapes)]
-    runner.announce([(p, config) for p in problems for config in fixed_list()])
+    runner.announce([(p, config) for p in problems for config in list_of_15()])
     rows = []
     with Store.open(arguments.cache, create=False) as store:
         for number, problem in enumerate(problems):
@@ -78,14 +69,6 @@ def main() -> int:
     print(json.dumps(document(runner, timer, rows), indent=1))
     runner.close()
     return 0
-
-
-def fixed_list() -> list[Config]:
-    """Return the list of 15 as configs of the pointer-tile kernel."""
-    return [
-        Config("pointer", m, n, k, group_size=8, num_warps=warps, num_stages=stages)
-        for m, n, k, stages, warps in LIST_OF_15
-    ]
 
 
 def compare(
@@ -138,23 +121,11 @@ def contenders(problem: Problem, trials: list[Trial], runner: GpuRunner) -> dict
         found.setdefault(f"variant {trial.config.variant}", trial.config)
     for place, trial in enumerate(ordered[:3]):
         found[f"candidate {place + 1}"] = trial.config
-    by_config = {t.config: t for _, t in runner.screen([(problem, c) for c in fixed_list()])}
-    screened = [by_config[config] for config in fixed_list()]
+    by_config = {t.config: t for _, t in runner.screen([(problem, c) for c in list_of_15()])}
+    screened = [by_config[config] for config in list_of_15()]
     for name, places in (("list of 15", range(15)), ("tutorial's 8", TUTORIAL)):
         found[name] = min((screened[place] for place in places), key=median).config
     return found
-
-
-def compiled(a: torch.Tensor, b: torch.Tensor) -> Launch:
-    """Return what Inductor makes of the product, tuned by its own search."""
-    torch.compiler.reset()
-    product = torch.compile(torch.mm, mode="max-autotune-no-cudagraphs", dynamic=False)
-    product(a, b)
-
-    def launch() -> None:
-        product(a, b)
-
-    return launch
 
 
 def best_us(row: dict[str, Any]) -> float:
@@ -173,18 +144,15 @@ def describe(row: dict[str, Any]) -> str:
 
 def ceilings(timer: Timer) -> dict[str, float]:
     """Measure the copy bandwidth and the time of a kernel that does nothing."""
-    source = torch.empty(1 << 30, dtype=torch.int8, device="cuda").random_()
-    target, one = torch.empty_like(source), torch.empty(1, device="cuda")
-
-    def copy() -> None:
-        target.copy_(source)
+    one = torch.empty(1, device="cuda")
 
     def nothing() -> None:
         empty_kernel[(132,)](one)
 
     nothing()
+    copy = copying(torch.device("cuda", 0), COPY_BYTES)
     times = [sorted(row)[ROUNDS // 2] for row in timer.rounds([copy, nothing], ROUNDS)]
-    return {"copy_gb_per_s": 2 * (1 << 30) / times[0] / 1e3, "empty_kernel_us": times[1]}
+    return {"copy_gb_per_s": 2 * COPY_BYTES / times[0] / 1e3, "empty_kernel_us": times[1]}
 
 
 @triton.jit

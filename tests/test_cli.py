@@ -15,9 +15,13 @@ import tunekit
 from tunekit import cli as command_line
 from tunekit import output
 from tunekit.cli import cli, main
+from tunekit.cli_files import POLICIES
 from tunekit.errors import TunekitError
 
-COMMANDS = ("tune", "show", "export-cache", "import-cache", "record")
+COMMANDS = (
+    *("tune", "show", "explain", "bench", "report", "doctor", "completion"),
+    *("export-cache", "import-cache", "record"),
+)
 
 
 def test_the_version_is_that_of_the_package(capsys):
@@ -69,7 +73,7 @@ def test_what_help_repeats_is_what_the_parts_offer():
     from tunekit.search import DEFAULT_TRIALS, SAMPLERS
 
     assert command_line.SAMPLERS == SAMPLERS
-    assert set(command_line.POLICIES) == {policy.value for policy in Policy}
+    assert set(POLICIES) == {policy.value for policy in Policy}
     (trials,) = [option for option in cli.commands["tune"].params if option.name == "trials"]
     assert f"[default: {DEFAULT_TRIALS}]" in trials.help
 

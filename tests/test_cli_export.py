@@ -146,14 +146,14 @@ def test_the_gpu_here_is_the_one_that_is_meant(fill, shapes, capsys, monkeypatch
     fill(best(16))
     shapes(16)
     command = [*CHECK[:3]]
-    monkeypatch.setattr("tunekit.cli_export.cuda_available", lambda: True)
-    monkeypatch.setattr("tunekit.cli_export.detect", lambda: H200)
+    monkeypatch.setattr("tunekit.which_gpu.cuda_available", lambda: True)
+    monkeypatch.setattr("tunekit.which_gpu.detect", lambda: H200)
     assert main(command) == 0
     b200 = KNOWN_DEVICES["sm_100"]
-    monkeypatch.setattr("tunekit.cli_export.detect", lambda: b200)
+    monkeypatch.setattr("tunekit.which_gpu.detect", lambda: b200)
     assert main(command) == 1
     assert b200.slug in capsys.readouterr().err
-    monkeypatch.setattr("tunekit.cli_export.cuda_available", lambda: False)
+    monkeypatch.setattr("tunekit.which_gpu.cuda_available", lambda: False)
     assert main(command) == 1
     line = capsys.readouterr().err
     assert "no GPU is usable here: name one with --gpu: " in line

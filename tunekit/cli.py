@@ -7,12 +7,15 @@ line, 2 wrong usage, 130 interrupted. Each command loads what it needs when it r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tunekit import __version__
+from tunekit.cli_files import FILES
+from tunekit.cli_options import Commands, cache_option, gpu_option, json_option, positive
+from tunekit.cli_reading import READING
 from tunekit.errors import StoreError, TunekitError
 from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
 
@@ -20,11 +23,7 @@ if TYPE_CHECKING:
     from tunekit.cache import Store
 
 SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
-POLICIES = ("faster", "newer", "keep", "replace", "fail")
-FORMATS = ("json", "sqlite")
-"""What the tuner and the store offer, repeated here so that `--help` need not load them."""
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+"""What the tuner offers, repeated here so that `--help` need not load them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +54,9 @@ class _Warnings(logging.Handler):
         say(f"warning: {record.getMessage()}")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="tunekit")
 def cli() -> None:
     """Tune matmul kernels once, keep the proof, serve the best.
@@ -63,6 +64,10 @@ def cli() -> None:
     \b
     tunekit tune --shapes shapes.yaml     fill the cache
     tunekit show                          what it holds, against the vendor's library
+    tunekit explain 512 4096 4096         why one problem runs what it runs
+    tunekit bench --shapes shapes.yaml    compare with torch, Inductor and a fixed list
+    tunekit report                        the same as a page, with plots
+    tunekit doctor                        is all well, and what mends what is not
     tunekit export-cache -o tuned.json    take it to another machine
     tunekit import-cache tuned.json       and load it there
     tunekit record -- python script.py    the shapes that a program of yours needs
@@ -70,27 +75,6 @@ def cli() -> None:
     The cache is the file that TUNEKIT_CACHE names (a path or an SQLAlchemy URL), else tunekit.db in
     your user cache folder. `tunekit.matmul` reads it and never times anything itself.
     """
-
-
-def _cache_option(command: _Command) -> _Command:
-    text = "Path or SQLAlchemy URL of the cache, instead of TUNEKIT_CACHE or the default."
-    return click.option("--cache", metavar="URL", help=text)(command)
-
-
-def _gpu_option(command: _Command) -> _Command:
-    text = "Only rows of this GPU, named as `tunekit show` names it."
-    return click.option("--gpu", metavar="SLUG", help=text)(command)
-
-
-def _json_option(command: _Command) -> _Command:
-    text = "Print one JSON document on stdout and nothing else there."
-    return click.option("--json", "as_json", is_flag=True, help=text)(command)
-
-
-def _positive(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not value > 0:  # not `value <= 0`: nan is refused too
-        raise click.BadParameter(f"{value} is not above 0")
-    return value
 
 
 @cli.command()
@@ -103,7 +87,7 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     help="One problem; may be given again. DTYPE is bfloat16 and LAYOUT nt unless given.",
 )
 @click.option("--misses", is_flag=True, help="The problems that programs missed in this cache.")
-@_cache_option
+@cache_option
 @click.option(
     "--device",
     default="auto",
@@ -120,14 +104,14 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     type=click.IntRange(min=1),
     help="Configs of them that each key has, where the others may be moved [default: half].",
 )
-@click.option("--seconds", type=float, callback=_positive, help="Stop the run after this long.")
+@click.option("--seconds", type=float, callback=positive, help="Stop the run after this long.")
 @click.option(
     "--patience", type=click.IntRange(min=1), help="End a key after so many trials without a gain."
 )
 @click.option(
     "--reach",
     type=float,
-    callback=_positive,
+    callback=positive,
     metavar="PERCENT",
     help="End a key whose best is this near the least time the GPU's rates allow, where known.",
 )
@@ -144,7 +128,7 @@ def _positive(context: click.Context, option: click.Parameter, value: float | No
     help="Keep each key's Optuna study there too: sqlite:///FILE, postgresql://… or journal:FILE.",
 )
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
-@_json_option
+@json_option
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--verbose", is_flag=True, help="Show each trial and what the space leaves out.")
 def tune(
@@ -214,9 +198,9 @@ def tune(
 
 
 @cli.command()
-@_cache_option
-@_gpu_option
-@_json_option
+@cache_option
+@gpu_option
+@json_option
 def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
     """Show the best row of each key, against the vendor.
 
@@ -246,105 +230,8 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
         answer(table(rows, width=answer_width()))
 
 
-@cli.command("export-cache")
-@click.option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
-@_cache_option
-@_gpu_option
-@click.option("--all-trials", is_flag=True, help="Every trial too, not only the best of each key.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="json",
-    show_default=True,
-    help="One JSON document, or a cache file with these rows alone.",
-)
-@click.option(
-    "--check",
-    "shapes_file",
-    metavar="SHAPES",
-    help="Export nothing: list the problems of a shapes file that no row serves on this GPU (or "
-    "that of --gpu), and exit 1 if there are any.",
-)
-@_json_option
-def export_cache(**options: Any) -> int:
-    """Write the cache as one file, for another machine.
-
-    \b
-    tunekit export-cache -o tuned.json
-    tunekit export-cache --gpu nvidia-h200-sm90-132 --all-trials -o all.json
-    tunekit export-cache --format sqlite -o tuned.db
-    tunekit export-cache --check shapes.yaml --gpu nvidia-h200-sm90-132
-
-    Rows are sorted and carry where they come from and a checksum; no time of export is written, so
-    the same rows give the same bytes. docs/exchange.md describes the JSON.
-    """
-    from tunekit.cli_export import ExportRequest, run_export
-
-    return run_export(ExportRequest(**options))
-
-
-@cli.command("import-cache")
-@click.argument("file")
-@_cache_option
-@click.option(
-    "--on-conflict",
-    type=click.Choice(POLICIES),
-    default="keep",
-    show_default=True,
-    help="Where the cache has a row for a key already: keep it, or take the faster, the newer, "
-    "the file's whatever it says (replace), or stop (fail).",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
-@click.option(
-    "--shape",
-    metavar="M,N,K[,DTYPE[,LAYOUT]]",
-    help="The product that a file of Triton's autotuner timed. DTYPE is the file's, LAYOUT nt.",
-)
-@click.option("--gpu", metavar="SLUG", help="The GPU that timed it, if not the one here.")
-def import_cache(**options: Any) -> int:
-    """Load rows that `export-cache` wrote, as JSON or SQLite, or that Triton's autotuner did.
-
-    \b
-    tunekit import-cache tuned.json --dry-run
-    tunekit import-cache tuned.json --on-conflict faster
-    tunekit import-cache tuned.db
-    tunekit import-cache matmul_kernel.autotune.json --shape 512,1024,256,float16,nn
-
-    Every row is checked. One that cannot be used here is refused by its number, with the reason,
-    and the rest is loaded; a file that is damaged is not loaded at all. What Triton's autotuner
-    timed (TRITON_CACHE_AUTOTUNING) is taken as trials: nothing is served from it.
-    """
-    from tunekit.cli_import import ImportRequest, run_import
-
-    return run_import(ImportRequest(**options))
-
-
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option(
-    "-o",
-    "--output",
-    default="shapes.yaml",
-    show_default=True,
-    metavar="FILE",
-    help="The shapes file; one that is there is added to.",
-)
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def record(output: str, command: tuple[str, ...]) -> int:
-    """Run a Python program and write the shapes of its matrix products, with counts.
-
-    \b
-    tunekit record -o shapes.yaml -- python generate.py --batch 16
-    tunekit record -- python -m my.training
-    torchrun --nproc-per-node 8 -m tunekit record -- python train.py
-
-    Nothing is timed and no GPU is needed: a program on the CPU, or one whose tensors are fake, has
-    the same shapes. The exit code is the program's. What it did is also written if it fails or is
-    interrupted. docs/run-time.md says what is not seen.
-    """
-    from tunekit.cli_record import run_record
-
-    return run_record(command, output=output)
+for command in (*READING, *FILES):
+    cli.add_command(command)
 
 
 def _nothing_to_show(store: Store, gpu: str | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tunekit.cache import Store, export_json, export_sqlite
-from tunekit.device import DeviceInfo, cuda_available, detect
+from tunekit.device import DeviceInfo
 from tunekit.errors import StoreError
 from tunekit.kernels import family
 from tunekit.key import TuningKey
@@ -19,6 +19,7 @@ from tunekit.lookup import grade_of, how_to_tune
 from tunekit.output import answer, answer_json, say, write_file
 from tunekit.shapes import Shape, load_shapes
 from tunekit.trial import Best, Grade
+from tunekit.which_gpu import which_gpu
 
 SCHEMA = 1
 """Version of the JSON that `--check` prints."""
@@ -107,7 +108,7 @@ def _check(shapes_file: str, request: ExportRequest) -> int:
     """List the problems of a file that no row serves, and return the exit code: 1 if any."""
     shapes, as_json = load_shapes(shapes_file), request.as_json
     with Store.open(request.cache, create=False) as store:
-        device = _device(request.gpu, store)
+        device = which_gpu(request.gpu, store)
         rows = store.bests(gpu=device.slug)
         location = store.location
     first: dict[TuningKey, Shape] = {}
@@ -164,17 +165,3 @@ def _why_not(best: Best, device: DeviceInfo) -> str | None:
         return "the result of its row was never verified"
     violation = kernels.violation(best.config, problem, device)
     return None if violation is None else f"the config of its row is not legal here ({violation})"
-
-
-def _device(gpu: str | None, store: Store) -> DeviceInfo:
-    """Return the GPU that is named, or the one that is here."""
-    known = {device.slug: device for device in store.devices()}
-    if gpu is not None and gpu in known:
-        return known[gpu]
-    here = detect() if cuda_available() else None
-    if here is not None and gpu in (None, here.slug):
-        return here
-    others = f"the cache {store.location} has {', '.join(known) or 'none'}"
-    if gpu is None:
-        raise StoreError(f"no GPU is usable here: name one with --gpu: {others}")
-    raise StoreError(f"the cache has no rows of the GPU {gpu!r}: {others}")

@@ -176,6 +176,15 @@ def describe(properties: torch._C._CudaDeviceProperties) -> DeviceInfo:
     )
 
 
+def gpu_uuid(index: int) -> str:
+    """Return the identity of the very GPU with this index, as NVML writes it."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    found = str(getattr(properties, "uuid", f"{describe(properties).slug}-{index}"))
+    return found if found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
+
+
 def driver_version() -> str:
     """Return the GPU driver's version, or `unknown` where NVML cannot say."""
     try:

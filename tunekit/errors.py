@@ -59,6 +59,10 @@ class ExchangeError(TunekitError):
     """An export file cannot be read or does not hold what it says."""
 
 
+class ReportError(TunekitError):
+    """A report cannot be made: what draws it is not installed."""
+
+
 class MissError(TunekitError, LookupError):
     """`on_miss="error"`: a problem without a tuned row was asked for."""
 

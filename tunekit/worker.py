@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunekit.child import forget_output
 from tunekit.config import Config
-from tunekit.device import DeviceInfo, detect, driver_version
+from tunekit.device import DeviceInfo, detect, driver_version, gpu_uuid
 from tunekit.errors import TunekitError
 from tunekit.gpu_watch import GpuWatch, nvml_module
 from tunekit.key import Problem
@@ -94,14 +94,11 @@ def open_gpu(index: int, seed: int) -> Opened:
     Raises:
         DeviceError: there is no such GPU.
     """
-    import torch
-
     from tunekit.measure import Measure
     from tunekit.timing import Gpu
 
     device = detect(index)
-    found = str(getattr(torch.cuda.get_device_properties(index), "uuid", f"{device.slug}-{index}"))
-    uuid = found if found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
+    uuid = gpu_uuid(index)
     watch = GpuWatch(uuid, nvml_module())
     measure = Measure(Gpu(device, index), watch, seed=seed)
     return Opened(Ready(device, uuid, driver_version()), measure, _count_compilations())

@@ -57,6 +57,18 @@ def test_keys_that_differ_in_one_field_never_share_a_row(store, make, field):
     assert len(store.bests()) == 2
 
 
+def test_keys_that_were_tried_are_counted_whether_or_not_one_works(store, make):
+    assert store.tried() == {}
+    first, second = make.key(), make.key(m=7)
+    made = make.provenance()
+    store.add_trials(first, [(make.trial(), made)])
+    failed = [make.trial(None, block_m=size) for size in (16, 32)]
+    store.add_trials(second, [(trial, made) for trial in failed])
+    assert store.tried() == {second: 2, first: 1}
+    assert store.tried(gpu=first.gpu) == store.tried()
+    assert store.tried(gpu="another") == {}
+
+
 def test_bests_are_sorted_by_key_and_narrowed_by_gpu_and_family(store, make):
     store.put_device(make.other_device)
     keys = [

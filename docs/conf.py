@@ -1,0 +1,116 @@
+"""The documentation site: `sphinx-build -W --keep-going -b html docs OUT` (group `docs`).
+
+Pages are the Markdown files that are read in the repository too. What lies outside this folder is
+shown as a page of its own, and links to it are turned here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tunekit.cli import cli  # noqa: E402
+from tunekit.version import VERSION  # noqa: E402
+
+project = "tunekit"
+author = "the tunekit authors"
+copyright = author
+version = release = VERSION
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["README.md", "_build"]
+source_suffix = {".md": "markdown"}
+root_doc = "index"
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+default_role = "code"
+
+html_theme = "furo"
+html_title = f"tunekit {VERSION}"
+html_copy_source = False
+
+OUTSIDE = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md"}
+"""Files above this folder, and the pages that show them."""
+
+FOLDERS = {"benchmarks/": "benchmarks/index.md", "schemas/": "command-line.md"}
+"""A folder is listed where the repository is browsed; here a page stands for it."""
+
+
+def turn_links(text: str, page: str) -> str:
+    """Let links lead to pages: what an included file links from the root, too."""
+    if page in ("contributing", "changelog", "adding-a-kernel"):
+        return text
+    for old, new in {**OUTSIDE, **FOLDERS}.items():
+        text = text.replace(f"]({old})", f"]({new})")
+    return text
+
+
+def included(name: str) -> str:
+    """Return a file of the root as a page of this folder."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    text = re.sub(r"\]\(docs/", "](", text)
+    for old, new in {**OUTSIDE, **FOLDERS}.items():
+        text = text.replace(f"]({old.removeprefix('../')})", f"]({new})")
+    return text
+
+
+def section(text: str, heading: str) -> str:
+    """Return one section of a page, its heading as the title."""
+    body = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return f"# {heading}\n{body}"
+
+
+def commands() -> str:
+    """Return the help of every command, as the program prints it."""
+    parts = []
+    for name, command in cli.commands.items():
+        with click.Context(command, info_name=f"tunekit {name}", max_content_width=96) as context:
+            context.terminal_width = 96
+            parts.append(f"## tunekit {name}\n\n```text\n{command.get_help(context)}\n```\n")
+    return "\n".join(parts)
+
+
+def public_names() -> str:
+    """Return what documents every name that tunekit exports: functions first, then classes."""
+    import tunekit
+
+    named = [(name, getattr(tunekit, name)) for name in tunekit.__all__ if name[0] != "_"]
+    parts = []
+    for title, classes in (("Functions", False), ("Classes", True)):
+        parts.append(f"## {title}\n\n```{{eval-rst}}")
+        for name, value in named:
+            if inspect.isclass(value) is classes:
+                kind = "autoclass" if classes else "autofunction"
+                members = "\n   :members:" if classes else ""
+                parts.append(f".. {kind}:: tunekit.{name}{members}")
+        parts.append("```\n")
+    return "\n".join(parts)
+
+
+def fill(app: object, page: str, source: list[str]) -> None:
+    """Give a page what is written elsewhere, once, and turn its links."""
+    text = source[0]
+    text = text.replace("<!-- all commands -->", commands())
+    text = text.replace("<!-- every public name -->", public_names())
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        text = text.replace(f"<!-- all of {name} -->", included(name))
+    kernel = section(included("CONTRIBUTING.md"), "Add a kernel variant")
+    text = text.replace("<!-- adding a kernel -->", kernel)
+    source[0] = turn_links(text, page)
+
+
+def setup(app: object) -> None:
+    """Connect to Sphinx."""
+    app.connect("source-read", fill)  # type: ignore[attr-defined]

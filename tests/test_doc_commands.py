@@ -1,0 +1,80 @@
+"""Every command and every piece of Python in the guides is run, page by page, as it stands."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tests.test_help_examples import NEEDS_PACKAGES, prepare, run
+
+ROOT = Path(__file__).parents[1]
+GUIDES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
+NOT_GUIDES = ("architecture", "exchange")  # the design, and a format: their commands are the help's
+PAGES = [page for page in GUIDES if page.stem not in NOT_GUIDES]
+
+RUNNING = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+NEEDS_GPU = ("tunekit tune --shape 4096,4096,4096,float16,nn",)
+"""What was not recorded: without a GPU each is an error that says so."""
+
+FINDS = ("--check", "--fail-below")
+"""Options with which exit code 1 is an answer."""
+
+
+def steps(page):
+    """Give what a page asks the reader to run: lines of a shell, and blocks of Python."""
+    for kind, block in RUNNING.findall(page.read_text(encoding="utf-8")):
+        if kind == "python":
+            yield kind, block
+        else:
+            for line in block.splitlines():
+                if line.startswith("tunekit "):
+                    yield kind, line.partition("  #")[0].strip()
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return prepare(tmp_path_factory.mktemp("guides"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_what_a_page_says_runs(page, prepared, tmp_path, monkeypatch, capsys):
+    for file in prepared.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    names = {}
+    for kind, text in steps(page):
+        if kind == "python":
+            if 'device="cuda"' not in text:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    exec(compile(text, page.name, "exec"), names)
+            continue
+        if not _can_run(text):
+            continue
+        code = run(text)
+        said = capsys.readouterr()
+        if text in NEEDS_GPU:
+            assert (code, "on a GPU" in said.err) == (1, True), said.err
+        else:
+            assert code in ((0, 1) if any(o in text for o in FINDS) else (0,)), text + said.err
+
+
+def _can_run(line):
+    """Say whether what a command needs beside tunekit is installed."""
+    if line.split()[1] not in NEEDS_PACKAGES:
+        return True
+    try:
+        for name in NEEDS_PACKAGES[line.split()[1]]:
+            __import__(name)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def test_the_guides_have_commands():
+    assert sum(len(list(steps(page))) for page in PAGES) > 30

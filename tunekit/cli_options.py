@@ -1,0 +1,54 @@
+"""Options that several commands have, and what a mistyped name is answered with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Commands(click.Group):
+    """A group that answers an unknown command with the one that was meant, in every click."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command, or name those that are spelled like it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.commands, n=3)
+            if not near or args[0] in self.commands:
+                raise
+            names = " or ".join(map(repr, near))
+            text = f"There is no command {args[0]!r}. Did you mean {names}?"
+            raise click.UsageError(text, ctx) from error
+
+
+def cache_option(command: _Command) -> _Command:
+    """Add `--cache`."""
+    text = "Path or SQLAlchemy URL of the cache, instead of TUNEKIT_CACHE or the default."
+    return click.option("--cache", metavar="URL", help=text)(command)
+
+
+def gpu_option(command: _Command) -> _Command:
+    """Add `--gpu`."""
+    text = "Only rows of this GPU, named as `tunekit show` names it."
+    return click.option("--gpu", metavar="SLUG", help=text)(command)
+
+
+def json_option(command: _Command) -> _Command:
+    """Add `--json`."""
+    text = "Print one JSON document on stdout and nothing else there."
+    return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
+def positive(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """Refuse a number that is not above 0."""
+    if value is not None and not value > 0:  # not `value <= 0`: nan is refused too
+        raise click.BadParameter(f"{value} is not above 0")
+    return value
