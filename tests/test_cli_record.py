@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_a_program_runs_as_by_itself_and_is_written_though_it_fails(script, capf
     captured = capfd.readouterr()
     assert captured.out == "__main__ ['7', '--x', '-o', 'y'] 1 beside typed\n"
     assert "KeyError: 'stop'" in captured.err
-    assert "not recorded: aten.mm in float64 (1 times)" in captured.err
+    assert "not recorded: 1 product of another kind, aten.mm in float64" in captured.err
     assert "4 problems, 8 products" in captured.err
     assert recorded(tmp_path / "out.yaml") == {
         (8, 32, 64): (3, ""),
@@ -223,6 +224,51 @@ def test_what_is_no_python_program_is_one_line(words, why, capsys, tmp_path, mon
         parse_program(words)
     assert main(["record", "--", *words]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+PROGRAM = """
+    import pickle, sys
+    class Value: pass
+    assert type(pickle.loads(pickle.dumps(Value()))) is Value
+    assert sys.modules["__mp_main__"].Value is Value
+    seen = __name__, sys.argv[1:], __package__
+    sys.modules["results"].seen = seen
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "argv0", "package"),
+    [
+        ("script", "prog.py", "prog.py", None),
+        ("module", "prog", "{folder}/prog.py", ""),
+        ("module", "pack", "{folder}/pack/__main__.py", "pack"),
+        ("code", textwrap.dedent(PROGRAM), "-c", None),
+    ],
+)
+def test_the_program_is_main_and_what_it_pickles_is_found(
+    script, monkeypatch, tmp_path, kind, target, argv0, package
+):
+    script(PROGRAM, "prog.py")
+    (tmp_path / "pack").mkdir()
+    script("", "pack/__init__.py")
+    script(PROGRAM, "pack/__main__.py")
+    results = types.ModuleType("results")
+    for name, module in (("results", results), ("__main__", results), ("__mp_main__", results)):
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("pack", "pack.__main__", "prog"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "argv", ["python", "a", "b"])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    program.run_as_main(kind, target, ["x", "-y"])
+    assert results.seen == ("__main__", ["x", "-y"], package)
+    assert sys.argv[0] == argv0.format(folder=tmp_path)
+    assert sys.path[0] == str(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "no_such.module", "json.no_such"])
+def test_a_module_that_is_not_there_ends_the_program_as_python_does(name):
+    with pytest.raises(SystemExit, match="No module named"):
+        program.run_as_main("module", name, [])
 
 
 def test_what_was_counted_so_far_is_written_now_and_then(tmp_path, monkeypatch):

@@ -178,7 +178,7 @@ def _is_foreground() -> bool:
 def _save(record: Record, path: Path, source: str, code: int) -> None:
     products = record.products
     for what, count in record.skipped.items():
-        say(f"not recorded: {what} ({count} times)")
+        say(f"not recorded: {_counted(count, 'product')} of another kind, {what}")
     if not products:
         why = (
             f"it ended with exit code {code} before it did"
@@ -191,6 +191,11 @@ def _save(record: Record, path: Path, source: str, code: int) -> None:
     record.save(path, source=source)
     times = sum(product.count for product in products)
     say(
-        f"{len(products)} problems, {times} products in {path}; to tune them: tunekit tune"
+        f"{_counted(len(products), 'problem')}, {_counted(times, 'product')} in {path};"
+        f" to tune them: tunekit tune"
         f" --shapes {shlex.quote(str(path))}"
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -8,14 +8,17 @@ seconds, so that little is lost if this process is killed, and at its very end.
 from __future__ import annotations
 
 import atexit
+import importlib.util
+import io
 import json
 import os
-import runpy
 import signal
 import sys
 import threading
 import types
 from collections.abc import Sequence
+from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     Recorder(record).__enter__()  # type: ignore[no-untyped-call]
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _end)
-    _run(kind, target, rest)
+    run_as_main(kind, target, rest)
 
 
 def record_threads(record: Record) -> None:
@@ -97,19 +100,43 @@ def _end(number: int, frame: types.FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _run(kind: str, target: str, arguments: list[str]) -> None:
+def run_as_main(kind: str, target: str, arguments: list[str]) -> None:
     """Run a program as Python runs it when it is told to."""
+    main_module = types.ModuleType("__main__")
     if kind == "module":
-        sys.argv = [target, *arguments]
-        runpy.run_module(target, run_name="__main__", alter_sys=True)
-        return
-    if kind == "script":
-        sys.argv = [target, *arguments]
+        spec = _module_spec(target)
+        code = spec.loader.get_code(spec.name) if isinstance(spec.loader, InspectLoader) else None
+        main_module.__spec__, main_module.__package__ = spec, spec.parent
+        main_module.__file__ = sys.argv[0] = str(spec.origin)
+    elif kind == "script":
+        sys.argv[0] = main_module.__file__ = target
         if not getattr(sys.flags, "safe_path", False):
             sys.path[0] = str(Path(target).resolve().parent)
-        runpy.run_path(target, run_name="__main__")
-        return
-    sys.argv = ["-c", *arguments]
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    exec(compile(target, "<string>", "exec"), module.__dict__)
+        with io.open_code(str(Path(target).resolve())) as file:
+            code = compile(file.read(), target, "exec")
+    else:
+        sys.argv[0] = "-c"
+        code = compile(target, "<string>", "exec")
+    if code is None:
+        raise SystemExit(f"{sys.executable}: {target} has no code to run")
+    sys.argv[1:] = arguments
+    # multiprocessing finds what is pickled by the second name, in a child that it spawned.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main_module
+    exec(code, main_module.__dict__)
+
+
+def _module_spec(name: str) -> ModuleSpec:
+    """Return where a module is, or of a package what runs in its place.
+
+    Raises:
+        SystemExit: there is none; the text is what Python says.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{sys.executable}: {error}") from error
+    if spec is None:
+        raise SystemExit(f"{sys.executable}: No module named {name}")
+    return spec
