@@ -227,6 +227,40 @@ def test_what_is_no_problem_of_tunekits_is_counted_by_what_it_is():
     assert record.skipped == {"aten.mm in float64": 3, "aten.mm in int64": 1}
 
 
+def test_sparse_products_run_and_are_told_of():
+    with tunekit.record() as record:
+        found = torch.eye(8).to_sparse_csr() @ torch.ones(8, 4)
+    assert torch.equal(found, torch.ones(8, 4))
+    assert record.products == []
+    assert record.skipped == {"aten.mm of sparse_csr": 1}
+
+
+def test_of_a_sharded_tensor_the_shards_are_seen_and_no_rehearsal(tmp_path):
+    dist = torch.distributed
+    if not (dist.is_available() and dist.is_gloo_available()):
+        pytest.skip("this torch has no gloo")
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        with tunekit.record() as record:
+            a = distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)])
+            product = a @ distribute_tensor(torch.ones(4, 6), mesh, [Shard(1)])
+            assert torch.equal(product.full_tensor(), torch.full((8, 6), 4.0))
+        assert sizes(record) == {(1, 8, 6, 4): 1}
+    finally:
+        dist.destroy_process_group()
+
+
+def test_what_is_exported_is_counted_when_it_runs():
+    with tunekit.record() as record:
+        exported = torch.export.export(torch.nn.Linear(8, 16), (torch.randn(4, 8),))
+        assert record.products == []
+        exported.module()(torch.randn(4, 8))
+    assert sizes(record) == {(1, 4, 16, 8): 1}
+
+
 def test_autocast_is_recorded_as_what_it_casts_to():
     with tunekit.record() as record, torch.autocast("cpu", dtype=torch.bfloat16):
         torch.nn.Linear(8, 16)(torch.randn(4, 8))

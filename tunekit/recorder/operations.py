@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import torch
@@ -71,6 +73,8 @@ def _address(tensor: torch.Tensor) -> int:
 
 def traits(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return everything of an operand that a problem depends on."""
+    if tensor.layout is not torch.strided:
+        return (tensor.layout,)
     aligned = _address(tensor) % 16 == 0 if _is_static(tensor) else None
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, aligned
 
@@ -85,6 +89,9 @@ def problem_of(
 ) -> Problem | str | None:
     """Return the problem of a product, what it is if it is none of tunekit's, or None if empty."""
     name = shown(operation)
+    for operand in (a, b):
+        if operand.layout is not torch.strided:
+            return f"{name} of {operand.layout}".replace("torch.", "")
     if not (_is_static(a) and _is_static(b)):
         return f"{name} with symbolic sizes"
     if not (a.numel() and b.numel()):
@@ -122,6 +129,22 @@ def _scaling(given: Mapping[str, Any], a: torch.Tensor, b: torch.Tensor) -> str 
     if sizes == (1, 1):
         return "tensor"
     return "row" if sizes == (a.shape[0], b.shape[1]) else None
+
+
+_TRACERS = ("torch.distributed.tensor.", "torch.export.", "torch._export.", "torch.fx.")
+"""Parts of torch that run operations on fake tensors to learn their shapes, not to compute."""
+
+
+def is_rehearsed(*operands: torch.Tensor) -> bool:
+    """Say whether torch itself runs an operation on fake tensors, to learn what would come out."""
+    if not any(isinstance(operand, FakeTensor) for operand in operands):
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_TRACERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def shown(operation: str) -> str:
