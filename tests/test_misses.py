@@ -257,9 +257,11 @@ def test_they_are_written_when_the_program_ends(store):
     assert store.misses().keys() == {key(), key(49)}
 
 
-def count_in_child(writer, calls, queue):
+def count_in_child(writer, calls, where, queue):
     calls.count += 5
-    queue.put(writer.flush(60))
+    threads = threading.active_count()  # none is started for a child that never misses
+    writer.watch(key(7), H200, where, Calls(2))
+    queue.put((threads, writer.flush(60)))
 
 
 def test_a_forked_child_writes_its_own_and_nothing_of_its_parents(store, own_cache):
@@ -268,16 +270,16 @@ def test_a_forked_child_writes_its_own_and_nothing_of_its_parents(store, own_cac
     writer.watch(key(), H200, str(own_cache), calls)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    child = context.Process(target=count_in_child, args=(writer, calls, queue))
+    child = context.Process(target=count_in_child, args=(writer, calls, str(own_cache), queue))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this process has threads
         child.start()
-    assert queue.get(timeout=60)
+    assert queue.get(timeout=60) == (1, True)
     child.join(60)
     assert child.exitcode == 0
-    assert store.misses() == {key(): 5}
+    assert store.misses() == {key(): 5, key(7): 2}
     assert writer.flush(60)
-    assert store.misses() == {key(): 15}
+    assert store.misses() == {key(): 15, key(7): 2}
 
 
 def test_a_child_forked_while_counts_are_written_is_not_stuck():

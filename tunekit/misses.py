@@ -141,12 +141,13 @@ class MissWriter:
                 done.set()
 
     def _after_fork(self) -> None:
-        """Begin anew in a forked child: what was counted before, its parent writes."""
+        """Begin anew in a forked child: what was counted before, its parent writes.
+
+        The thread starts with the child's own first miss, for many a child only calls exec.
+        """
         self._begin()
         for one in self._watched:
             one.written = one.calls.count
-        if self._watched:
-            self._start()
 
 
 def _write(where: str, batch: _Batch) -> None:
