@@ -109,12 +109,12 @@ def started(monkeypatch):
     def run(command):
         ends["command"] = command
         record = Record()
+        writer = program.Writer(Path(command[command.index("tunekit.recorder") + 1]), record)
         for text in ends["seen"]:
             record.add(parse_shape(text).problem)
         for what in ends["skipped"]:
             record.skip(what)
-        folder = Path(command[command.index("tunekit.recorder") + 1])
-        program.Writer(folder, record).write()
+        writer.write()
         return ends["code"]
 
     monkeypatch.setattr(cli_record, "_run", run)
@@ -287,5 +287,11 @@ def test_what_was_counted_so_far_is_written_now_and_then(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_gone_is_no_error(tmp_path):
     record = Record()
+    writer = program.Writer(tmp_path / "gone", record)
     record.add(parse_shape("64,64,64").problem)
-    program.Writer(tmp_path / "gone", record).write()
+    writer.write()
+
+
+def test_where_nothing_was_counted_nothing_is_written(tmp_path):
+    program.Writer(tmp_path, Record()).write()
+    assert list(tmp_path.iterdir()) == []

@@ -65,7 +65,7 @@ class Writer:
     def __init__(self, folder: Path, record: Record) -> None:
         self._folder = folder
         self._record = record
-        self._written = ""
+        self._written = json.dumps(record.to_dict())
         self._lock = threading.Lock()
 
     def write(self) -> None:
