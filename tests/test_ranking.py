@@ -69,6 +69,18 @@ def test_a_tie_is_not_given_away_to_the_vendor():
     assert pick([fast, near], vendor) is fast
 
 
+def in_rounds(trial, rounds):
+    return replace(trial, measurement=replace(trial.measurement, repetitions=rounds))
+
+
+def test_who_left_before_the_vendor_is_no_pick_however_fast_it_was_then():
+    vendor = in_rounds(timed(CHEAP, 20.0, 20.0, 20.0), 64).measurement
+    beaten, stayed = timed(CHEAP, 8.9, 9.0, 9.1), in_rounds(timed(DEAR, 9.9, 10.0, 10.1), 64)
+    assert pick([beaten, stayed], vendor) is stayed
+    other = in_rounds(timed(replace(DEAR, block_k=16), 11.0, 11.0, 11.0), 17)
+    assert pick([beaten, other], vendor) is beaten  # screenings, in a replay
+
+
 def test_nothing_that_worked_is_no_pick():
     assert pick([], None) is None
     assert pick([Trial(CHEAP, Status.TIMEOUT, error="slow")], None) is None

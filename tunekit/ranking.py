@@ -69,16 +69,17 @@ def contenders(order: Sequence[Trial]) -> int:
 def pick(finals: Sequence[Trial], vendor: Measurement | None) -> Trial | None:
     """Choose among trials measured together, or None if none of them worked.
 
-    Those that were beaten on the way, and so were in fewer rounds than others, are out. The lowest
-    median wins. Those within a percent whose interval reaches down to the winner's are
+    Those that were beaten on the way, and so were in fewer rounds than the vendor's call, are out.
+    The lowest median wins. Those within a percent whose interval reaches down to the winner's are
     tied with it, and of these the cheapest wins, unless the vendor's call would beat it and not the
     fastest one.
     """
     order = ranked(finals)
     if not order:
         return None
-    rounds = max(_measured(trial).repetitions for trial in order)
-    order = [trial for trial in order if _measured(trial).repetitions == rounds]
+    if vendor is not None:
+        stayed = [t for t in order if _measured(t).repetitions == vendor.repetitions]
+        order = stayed or order  # a replay may have to answer with screenings
     fastest = _measured(order[0])
     tied = [
         trial
