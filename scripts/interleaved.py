@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from tunekit.config import Config
 from tunekit.device import detect
 from tunekit.kernels import Launch, family
@@ -38,6 +40,12 @@ class Interleaved:
         """
         if isinstance(self._runner, ReplayRunner):
             return self._recorded(problem, configs)
+        with torch.cuda.device(self._index):
+            return self._timed(problem, configs)
+
+    def _timed(
+        self, problem: Problem, configs: Sequence[Config]
+    ) -> tuple[dict[Config, float], float | None]:
         info = detect(self._index)
         kernels = family(problem.family)
         prepared = kernels.prepare(problem, info, index=self._index, seed=1)
