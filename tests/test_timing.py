@@ -131,3 +131,51 @@ def test_the_warm_up_goes_by_time_and_not_by_count(us, least, most):
     timer = CountedTimer(us)
     timer.warm_up(lambda: None, 30.0)
     assert least <= timer.launched <= most
+
+
+class FakeCuda:
+    """A host that needs a while to queue a launch, and a device that a gate holds."""
+
+    def __init__(self, monkeypatch, host_us):
+        self.now_us = self.opens_us = 0.0
+        self.host_us = host_us
+        self.queued = 0
+        self.gates_us = []
+        monkeypatch.setattr("tunekit.timing._event", lambda: self)
+        monkeypatch.setattr("tunekit.timing.time.perf_counter", lambda: self.now_us / 1e6)
+        monkeypatch.setattr("torch.cuda._sleep", self.sleep)
+        monkeypatch.setattr("torch.cuda.synchronize", lambda index: None)
+        monkeypatch.setattr("torch.sum", lambda *args, **rest: None)
+
+    def sleep(self, cycles):
+        self.gates_us.append(cycles / Gate.CYCLES_PER_US)
+        self.opens_us = self.now_us + self.gates_us[-1]
+
+    def record(self):
+        pass
+
+    def query(self):
+        return self.now_us >= self.opens_us
+
+    def elapsed_time(self, end):
+        return 0.01
+
+    def launch(self):
+        self.queued += 1
+        self.now_us += self.host_us(self.queued)
+
+
+def test_a_timer_queues_again_behind_a_longer_gate_and_goes_back_to_a_shorter(monkeypatch):
+    def host_us(launch):
+        return 2000.0 if 150 <= launch < 160 else 50.0
+
+    cuda = FakeCuda(monkeypatch, host_us)
+    timer = Timer.__new__(Timer)
+    timer._flush = timer._sink = None
+    timer._index, timer._gate, timer.late = 0, Gate(), 0
+    times = timer.rounds([cuda.launch], 600)[0]
+    assert times == [10.0] * 600
+    assert timer.late == 0
+    assert cuda.queued == (5 + 2) * 120  # one queue at first, and the one that was held up
+    assert max(cuda.gates_us) > 120 * 150.0
+    assert cuda.gates_us[-1] < 120 * 120.0
