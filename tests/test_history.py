@@ -7,9 +7,18 @@ import pytest
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
-from tunekit.history import history, history_of
+from tunekit.history import history, history_of, how_sure
 from tunekit.key import TuningKey
-from tunekit.trial import Fingerprint, Measurement, Provenance, Status, Trial
+from tunekit.trial import (
+    Best,
+    Choice,
+    Distance,
+    Fingerprint,
+    Measurement,
+    Provenance,
+    Status,
+    Trial,
+)
 
 DEVICE = KNOWN_DEVICES["sm_90"]
 KEY = TuningKey("matmul", 512, 512, 512, "bfloat16", DEVICE.slug)
@@ -99,3 +108,23 @@ def test_the_store_counts_failures_of_all_keys_at_once(store):
         (KEY, "b"): {Status.COMPILE_ERROR: 1, Status.TIMEOUT: 1},
     }
     assert store.failures(gpu="elsewhere") == {}
+
+
+@pytest.mark.parametrize(
+    ("distance", "text"),
+    [
+        (None, "best of 24 of 900 legal configs; how far the best there is may be was not"),
+        (Distance(0.0, 0.0), "best of 24 of 900 legal configs: there is no better one"),
+        (
+            Distance(0.004, 0.0204),
+            "expected to be 0.4% slower than the best there is, and at most 2.0% in nine of ten",
+        ),
+    ],
+)
+def test_a_row_says_how_sure_it_is(distance, text):
+    measured = worked(0, 9.0).measurement
+    best = Best(
+        KEY, Choice.TRITON, config(0), measured, None, 24, 900, made_with("a"), distance=distance
+    )
+    assert text in how_sure(best)
+    assert "\n" not in how_sure(best)

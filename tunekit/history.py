@@ -10,7 +10,7 @@ from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.key import TuningKey
 from tunekit.ranking import score
-from tunekit.trial import Status, Trial
+from tunekit.trial import Best, Status, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,22 @@ def history(store: Store, key: TuningKey, *, compiler: str | None = None) -> His
         StoreError: the store cannot be read.
     """
     return history_of(key, (trial for trial, _ in store.trials(key, compiler=compiler)))
+
+
+def how_sure(best: Best) -> str:
+    """Say in one line how many of how many configs a row is the best of, and how far it may be off.
+
+    All of it stands on the row.
+    """
+    text = f"best of {best.trials} of {best.space_size} legal configs"
+    if best.distance is None:
+        return f"{text}; how far the best there is may be was not estimated"
+    if best.distance.bound == 0:
+        return f"{text}: there is no better one"
+    return (
+        f"{text}; expected to be {best.distance.expected:.1%} slower than the best there is, and at"
+        f" most {best.distance.bound:.1%} in nine of ten cases"
+    )
 
 
 def history_of(key: TuningKey, trials: Iterable[Trial]) -> History:
