@@ -81,6 +81,8 @@ def _step(compiled: Any, call: KernelCall, views: tuple[Any, ...]) -> Step | Non
     kept: list[Any] = []
     place = 0
     for one, count in zip(given, counts, strict=True):
+        if not _is_at(values, place, one):
+            return None  # passed on in a form that is not known here
         memory = one.base if _described(one) else one
         if hasattr(memory, "data_ptr"):
             which = [number for number, view in enumerate(views) if view is memory]
@@ -94,6 +96,15 @@ def _step(compiled: Any, call: KernelCall, views: tuple[Any, ...]) -> Step | Non
                 values[place] = memory.data_ptr()
         place += count
     return Step(launch, front, values, nested, tuple(addresses), tuple(maps), tuple(kept))
+
+
+def _is_at(values: list[Any], place: int, argument: Any) -> bool:
+    """Say whether an argument is what stands at a place: itself, or a map, sizes and strides."""
+    if not _described(argument):
+        return bool(values[place] is argument)
+    rest = [*argument.shape, *argument.strides]
+    encoded = not hasattr(values[place], "data_ptr")
+    return encoded and values[place + 1 : place + 1 + len(rest)] == rest
 
 
 def _described(argument: Any) -> bool:

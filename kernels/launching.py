@@ -25,13 +25,13 @@ Launch = Callable[[Any, Any, Any], None]
 MOST_MAPS = 4096
 """How many addresses' encoded descriptors are kept for each operand of a launch."""
 
-_handing_on = threading.Lock()
+_handing_on = threading.RLock()
 """Held by launches that hand something on in kept memory, which two threads must not mix."""
 
 
 def _after_fork() -> None:
     global _handing_on
-    _handing_on = threading.Lock()
+    _handing_on = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

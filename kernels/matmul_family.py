@@ -210,13 +210,13 @@ def _apart(a: Config, b: Config) -> float:
     return sum(abs(math.log2(getattr(a, name) / getattr(b, name))) for name in FIELDS)
 
 
-_interpreter = threading.Lock()
+_interpreter = threading.RLock()
 """Triton's interpreter keeps the running program in module state: one launch at a time."""
 
 
 def _after_fork() -> None:
     global _interpreter
-    _interpreter = threading.Lock()
+    _interpreter = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -166,12 +166,12 @@ def _storage(matrix: torch.Tensor, *, prefer: str) -> tuple[str, bool]:
 
 
 _kept: dict[tuple[object, ...], torch.Tensor] = {}
-_kept_lock = threading.Lock()
+_kept_lock = threading.RLock()
 
 
 def _after_fork() -> None:
     global _kept_lock
-    _kept_lock = threading.Lock()
+    _kept_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -300,6 +300,20 @@ def test_a_launcher_that_is_not_understood_is_called_as_it_is(launcher, spoil):
     assert bare_steps([compiled], Built((call,), (a, b, out))) is None
 
 
+def test_descriptors_that_are_passed_on_in_parts_are_left_to_triton(launcher, monkeypatch):
+    def in_parts(value, encoded):  # as for a GPU without TMA
+        if not isinstance(value, TensorDescriptor):
+            return [value]
+        return [value.base, *value.shape, *value.strides, False, *value.shape, *value.strides]
+
+    monkeypatch.setitem(globals(), "expanded", in_parts)
+    launched = []
+    launch = prepared(described_call(Kernel(launcher(launched, []), DESCRIBED)), *tensors())
+    a, b, out = tensors()
+    launch(a, b, out)
+    assert launched[-1][2][0].data_ptr() == a.data_ptr()
+
+
 def test_an_operand_in_another_guise_is_not_taken_for_memory_of_its_own(launcher):
     launched = []
     kernel = Kernel(launcher(launched), ["a", "b", "c"])
