@@ -21,6 +21,8 @@ from tunekit.kernels.protocol import KernelCall
 
 Call = Callable[[Any, Any, Any], KernelCall]
 Launch = Callable[[Any, Any, Any], None]
+Queue = Callable[[int, tuple[int, ...], tuple[Any, ...]], None]
+"""Queues one bare launch on a stream: addresses of the operands, and the operands themselves."""
 
 MOST_MAPS = 4096
 """How many addresses' encoded descriptors are kept for each operand of a launch."""
@@ -59,7 +61,10 @@ def prepared(call: Call, a: Any, b: Any, out: Any, *, keep_maps: bool = True) ->
     index = out.device.index or 0
     if len(steps) == 1 and not steps[0].maps and not steps[0].kept:
         return _addresses_only(steps[0], index)
-    return _Kept(compiled, build, steps, index).launch
+    kept = _Kept(compiled, build, steps, index)
+    if len(steps) > 1:
+        return kept.launch_in_order
+    return kept.launch if steps[0].kept else kept.launch_for_all_streams
 
 
 def runner(call: KernelCall) -> Callable[[tuple[Any, ...]], None]:
@@ -132,56 +137,85 @@ class _Kept:
         self._build = build
         self._index = index
         self._stream_of = driver.active.get_current_stream
-        self._any_memory = any(step.kept for step in steps)
-        self._in_order = len(steps) > 1
-        self._shared = None if self._any_memory else steps
-        self._of_stream: dict[int, Steps] = {}
         self._maps: list[list[dict[int, Any]]] = [[{} for _ in step.maps] for step in steps]
+        self._of_stream: dict[int, list[Queue]] = {}
+        self._shared = None if any(step.kept for step in steps) else self._queues(steps)
+
+    def launch_for_all_streams(self, a: Any, b: Any, out: Any) -> None:
+        """Queue the launch, which is one and has no memory of its own."""
+        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        assert self._shared is not None
+        self._shared[0](self._stream_of(self._index), operands, (a, b, out))
 
     def launch(self, a: Any, b: Any, out: Any) -> None:
         """Queue the launches on operands of the kind this was made for."""
-        if self._in_order:
-            with _handing_on:
-                self._launch(a, b, out)
-        else:
-            self._launch(a, b, out)
-
-    def _launch(self, a: Any, b: Any, out: Any) -> None:
         stream = self._stream_of(self._index)
-        steps = self._shared or self._on(stream, a, b, out)
         operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        for step, known in zip(steps, self._maps):  # noqa: B905 (of one length; strict costs time)
-            values = step.values.copy()
-            for place, which in step.addresses:
-                values[place] = operands[which]
-            for (place, which), maps in zip(step.maps, known):  # noqa: B905
-                encoded = maps.get(operands[which])
-                values[place] = encoded or self._encoded(a, b, out, maps, operands[which])
-            front = step.front.copy()
-            front[3] = stream
-            if step.nested:
-                step.launch(*front, values)
-            else:
-                step.launch(*front, *values)
+        for queue in self._shared or self._on(stream, a, b, out):
+            queue(stream, operands, (a, b, out))
 
-    def _on(self, stream: int, a: Any, b: Any, out: Any) -> Steps:
+    def launch_in_order(self, a: Any, b: Any, out: Any) -> None:
+        """Queue launches that hand something on, unmixed with another thread's."""
+        with _handing_on:
+            self.launch(a, b, out)
+
+    def _on(self, stream: int, a: Any, b: Any, out: Any) -> list[Queue]:
         if torch.cuda.is_current_stream_capturing():
-            return self._steps(a, b, out)
+            return self._queues(self._steps(a, b, out))
         if stream not in self._of_stream:
-            self._of_stream[stream] = self._steps(a, b, out)
+            self._of_stream[stream] = self._queues(self._steps(a, b, out))
         return self._of_stream[stream]
+
+    def _queues(self, steps: Steps) -> list[Queue]:
+        return [
+            _queue(step, maps, self._encoded) for step, maps in zip(steps, self._maps, strict=True)
+        ]
 
     def _steps(self, a: Any, b: Any, out: Any) -> Steps:
         steps = bare_steps(self._compiled, self._build(a, b, out))
         assert steps is not None  # it was not when this was made
         return steps
 
-    def _encoded(self, a: Any, b: Any, out: Any, wanted: dict[int, Any], address: int) -> Any:
+    def _encoded(self, wanted: dict[int, Any], address: int, tensors: tuple[Any, ...]) -> Any:
         """Encode the descriptors of operands that are met at a new address."""
-        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        for step, known in zip(self._steps(a, b, out), self._maps, strict=True):
+        operands = [one.data_ptr() for one in tensors]
+        for step, known in zip(self._steps(*tensors), self._maps, strict=True):
             for (place, which), maps in zip(step.maps, known, strict=True):
                 if len(maps) >= MOST_MAPS:
                     maps.clear()
                 maps[operands[which]] = step.values[place]
         return wanted[address]
+
+
+def _queue(step: Step, known: list[dict[int, Any]], encoded: Callable[..., Any]) -> Queue:
+    """Return what fills in and queues one bare launch."""
+    bare, front, values = step.launch, step.front, step.values
+    held = step.kept  # by what is returned, so that the memory stays
+    offset = 0 if step.nested else len(front)
+    flat = values if step.nested else [*front, *values]
+    addresses = tuple((offset + place, which) for place, which in step.addresses)
+    maps = tuple(
+        (offset + place, which, of) for (place, which), of in zip(step.maps, known, strict=True)
+    )
+
+    def fill(operands: tuple[int, ...], tensors: tuple[Any, ...]) -> list[Any]:
+        filled = flat.copy()
+        for place, which in addresses:
+            filled[place] = operands[which]
+        for place, which, of in maps:
+            address = operands[which]
+            filled[place] = of.get(address) or encoded(of, address, tensors)
+        return filled
+
+    def queue(stream: int, operands: tuple[int, ...], tensors: tuple[Any, ...]) -> None:
+        filled = fill(operands, tensors)
+        filled[3] = stream
+        bare(*filled)
+
+    def queue_nested(stream: int, operands: tuple[int, ...], tensors: tuple[Any, ...]) -> None:
+        before = front.copy()
+        before[3] = stream
+        bare(*before, fill(operands, tensors))
+
+    queue.held = queue_nested.held = held  # type: ignore[attr-defined]
+    return queue_nested if step.nested else queue

@@ -184,9 +184,19 @@ def test_a_subclass_decides_for_itself(pretend_gpu):
 
 def test_the_kinds_remembered_are_bounded(pretend_gpu, launches, monkeypatch):
     monkeypatch.setattr(products, "MOST_KINDS", 10)
+    monkeypatch.setattr(serving, "MOST_SERVED", 20)
     for m in range(1, 50):
         tunekit.matmul(*operands(m), on_miss="fallback")
         assert len(dispatch.current().prepared) <= 10
+        assert len(products.STATE.served) <= 20
+
+
+def test_a_size_beyond_32_bits_is_torchs(pretend_gpu):
+    huge = torch.ones(1, 1).expand(1 << 31, 1)  # takes no memory
+    for a, b in ((huge, torch.ones(1, 1)), (huge.view(1 << 30, 2, 1), torch.ones(1, 1)),
+                 (torch.ones(1, 1), huge.t())):  # fmt: skip
+        found = tunekit.explain(a, b)
+        assert (found.runs.value, found.why) == ("vendor", "a size passes 32 bits")
 
 
 def test_a_linear_layers_weights_may_change_in_place_and_by_assignment():

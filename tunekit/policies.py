@@ -119,7 +119,8 @@ def policy(**changes: Any) -> Iterator[Policy]:
     """Serve products inside the block under a changed policy, in this thread or task alone.
 
     Takes the fields of `Policy`; those not named keep the value they have outside. The backward
-    pass of a product follows the policy of its forward pass.
+    pass of a product follows the policy of its forward pass. What is compiled follows the policy
+    around its call: the block belongs around it, not into it.
 
     Raises:
         ProblemError: a field or a value is none there is.

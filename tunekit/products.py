@@ -13,6 +13,7 @@ import torch
 
 from tunekit.errors import ProblemError
 from tunekit.folding import Fold, fold, multiplies, pairs, result_shape
+from tunekit.key import MAX_SIZE
 from tunekit.policies import Policy, Scope
 from tunekit.serving import Calls, Launch, Served, State, kind_of, on_device_of
 
@@ -117,6 +118,8 @@ def left_to_torch(a: Any, b: Any, policy: Policy) -> str | None:
         return "the operands are on the CPU"
     if not (a.numel() and b.numel()):
         return "the product is empty or zero"
+    if max(a.numel() // a.shape[-1], *a.shape, *b.shape) >= MAX_SIZE:
+        return "a size passes 32 bits"
     if policy.backend == "auto" and a.dim() + b.dim() == 2:
         return "a dot product of vectors is no matrix product"
     if policy.backend == "auto" and fold(a, b) is None:

@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 60.0
 """How long after a failure to read the store it is tried again."""
 
+MOST_SERVED = 1 << 17
+"""For how many kinds of matrices a choice is remembered at most."""
+
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
@@ -94,6 +97,8 @@ class State:
             served = self.served.get(kind)
             if served is None:
                 served = self._choose(a, b, out, policy)
+                if len(self.served) >= MOST_SERVED:
+                    self.served.clear()  # to be chosen anew, from what was read
                 self.served[kind] = served
             if served.is_miss:
                 self._missed(served, policy.on_miss, self._tables[a.device])
