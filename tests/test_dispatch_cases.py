@@ -171,6 +171,19 @@ def test_a_watcher_of_operators_sees_torchs_product(pretend_gpu):
     assert counter.get_total_flops() == 2 * 4 * 8 * 16
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_trace_holds_the_product_and_not_its_result(pretend_gpu, launches, own_cache, best_row):
+    put(own_cache, best_row, 48)
+    a, b = operands(48)
+    tunekit.matmul(a, b)
+    assert launches  # by a kernel, where nobody traces
+    scripted = torch.jit.trace(lambda a, b: tunekit.matmul(a, b), (a.float(), b.float()))
+    x, y = torch.randn(48, 64), torch.randn(64, 64)
+    torch.testing.assert_close(scripted(x, y), x @ y)
+    traced = torch.fx.symbolic_trace(lambda a, b: tunekit.matmul(a, b))
+    torch.testing.assert_close(traced(x, y), x @ y)
+
+
 def test_a_subclass_decides_for_itself(pretend_gpu):
     class Loud(torch.Tensor):
         @classmethod

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import is_grad_enabled
-from torch._C import _is_any_autocast_enabled, _len_torch_dispatch_stack
+from torch._C import _is_any_autocast_enabled, _is_tracing, _len_torch_dispatch_stack
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
@@ -113,6 +113,7 @@ def matmul(
         or _is_any_autocast_enabled()
         or peek_interpreter_stack() is not None
         or _len_torch_dispatch_stack()
+        or _is_tracing()
         or forward_ad._current_level >= 0
         or (is_grad_enabled() and (a.requires_grad or b.requires_grad))
     ):
@@ -224,7 +225,7 @@ def _unusual(
             return _unusual(_cast(a, dtype), _cast(b, dtype), None, None, backend, on_miss)
     if out is not None:
         return _into(out, a, b, backend, on_miss)
-    if _len_torch_dispatch_stack():
+    if _len_torch_dispatch_stack() or _is_tracing():
         return _by_torch(a, b, None, None, how)  # who watches wants to see torch's own product
     if not is_recording(a, b):
         return product(a, b, scope, backend, on_miss)
@@ -255,7 +256,7 @@ def _into(
     plain = type(out) in PLAIN and out.layout is torch.strided
     if not plain or is_recording(a, b, out):
         return torch.matmul(a, b, out=out)
-    if _len_torch_dispatch_stack():
+    if _len_torch_dispatch_stack() or _is_tracing():
         return _by_torch(a, b, out, None, how)
     if product_into(out, a, b, scope, backend, on_miss):
         return out  # type: ignore[no-any-return]
