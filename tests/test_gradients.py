@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -95,6 +96,17 @@ def test_only_what_needs_a_gradient_is_multiplied_for(problems):
     by_triton(a, b).sum().backward()
     assert len(problems) == 2
     assert problems[1].aligned  # the gradient of a sum is one number seen many times
+
+
+def test_an_operand_that_no_gradient_needs_is_let_go():
+    x, w = leaf((16, 32)), torch.randn(32, 48)
+    first = x * 1
+    kept = weakref.ref(first)
+    c = by_triton(first, w)  # the gradient of `first` needs w alone
+    del first
+    assert kept() is None
+    c.sum().backward()
+    assert_alike([x.grad], [w.sum(1).expand(16, 32)], slack=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

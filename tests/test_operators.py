@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 import tunekit
+from tunekit import products, serving
+from tunekit.cache import Store
 from tunekit.config import Config
+from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MATMUL
+from tunekit.kernels.operands import describe
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::tunekit.serving.MissWarning", "ignore::DeprecationWarning"
@@ -178,3 +184,40 @@ def test_in_inference_mode_the_kernels_run(configs):
         out = torch.empty(4, 8)
         assert tunekit.matmul(a, b, out=out, backend="triton") is out
     assert len(configs) == 2
+
+
+SIZES = (1, 2, 4, 15, 16, 31, 64, 500, 4096)
+"""Of 1 to 4096, which were all run once."""
+
+
+def test_each_size_of_a_graph_runs_the_config_of_its_own_row(
+    compiled, graphs, own_cache, best_row, monkeypatch
+):
+    device = KNOWN_DEVICES["sm_90"]
+    monkeypatch.setattr(serving, "_device_info", lambda place, backend: device)
+    monkeypatch.setattr(products, "on_gpu", lambda a: True)
+    ran = []
+
+    def bind(config, *of):
+        return lambda a, b, out: (ran.append(config), out.zero_())
+
+    monkeypatch.setattr(MATMUL, "bind", bind)
+    b = torch.randn(64, 32)
+    rows = {16: 16, 64: 32, 512: 64}
+    with Store.open(own_cache) as store:
+        store.put_device(device)
+        for m, block in rows.items():
+            config = Config("pointer", block, 32, 32)
+            assert store.put_best(best_row(describe(torch.randn(m, 64), b), config))
+    multiply = compiled(tunekit.matmul)
+    for m in SIZES:
+        a = torch.randn(m, 64)
+        torch._dynamo.decorators.mark_unbacked(a, 0)
+        ran.clear()
+        result = multiply(a, b)
+        expected = tunekit.explain(a, b).config
+        assert ran == ([] if expected is None else [expected])
+        assert result.shape == (m, 32)
+        near = min(rows, key=lambda size: abs(math.log2(size / m)))
+        assert (expected is None) is (abs(math.log2(near / m)) > 2)
+    assert len(graphs) == 1

@@ -50,10 +50,15 @@ def recorded(
 
 def is_recording(*operands: torch.Tensor) -> bool:
     """Say whether a product of these has to be recorded."""
+    recording = torch.is_grad_enabled() and any(one.requires_grad for one in operands)
+    return recording or is_transformed()
+
+
+def is_transformed() -> bool:
+    """Say whether a transform, or forward-mode differentiation, is under way."""
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
-        or (torch.is_grad_enabled() and any(one.requires_grad for one in operands))
     )
 
 
@@ -114,7 +119,8 @@ class _Product(torch.autograd.Function):
         ctx.forms = Form.of(a), Form.of(b)
         needs_a, needs_b = ctx.needs_input_grad[:2]
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
-        ctx.save_for_forward(a, b)
+        if is_transformed():  # it would hold operands that the backward pass has no use for
+            ctx.save_for_forward(a, b)
         ctx.set_materialize_grads(False)
 
     @staticmethod
