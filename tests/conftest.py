@@ -9,6 +9,7 @@ import importlib.util
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -63,6 +64,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     location = tmp_path / "tunekit.db"
     monkeypatch.setenv("TUNEKIT_CACHE", str(location))
     return location
+
+
+@pytest.fixture(autouse=True)
+def same_operands() -> None:
+    """Draw each test's operands anew and alike, whichever tests ran before it in this process."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
 
 
 @pytest.fixture
