@@ -88,12 +88,16 @@ def public_names() -> str:
 
     named = [(name, getattr(tunekit, name)) for name in tunekit.__all__ if name[0] != "_"]
     parts = []
-    for title, classes in (("Functions", False), ("Classes", True)):
+    kinds = (
+        ("Functions", "autofunction", inspect.isfunction),
+        ("Classes", "autoclass", inspect.isclass),
+        ("Modules", "automodule", inspect.ismodule),
+    )
+    for title, kind, fits in kinds:
         parts.append(f"## {title}\n\n```{{eval-rst}}")
         for name, value in named:
-            if inspect.isclass(value) is classes:
-                kind = "autoclass" if classes else "autofunction"
-                members = "\n   :members:" if classes else ""
+            if fits(value):
+                members = "" if kind == "autofunction" else "\n   :members:"
                 parts.append(f".. {kind}:: tunekit.{name}{members}")
         parts.append("```\n")
     return "\n".join(parts)
@@ -111,6 +115,18 @@ def fill(app: object, page: str, source: list[str]) -> None:
     source[0] = turn_links(text, page)
 
 
+def plain_stars(
+    app: object, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Let a star in a docstring be a star: none of ours is there for emphasis."""
+    for place, line in enumerate(lines):
+        parts = line.split("`")
+        parts[::2] = [part.replace("*", "\\*") for part in parts[::2]]
+        lines[place] = "`".join(parts)
+
+
 def setup(app: object) -> None:
     """Connect to Sphinx."""
+    # before napoleon, which writes stars of its own
+    app.connect("autodoc-process-docstring", plain_stars, priority=400)  # type: ignore[attr-defined]
     app.connect("source-read", fill)  # type: ignore[attr-defined]

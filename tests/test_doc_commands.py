@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_help_examples import NEEDS_PACKAGES, prepare, run
+from tests.test_help_examples import NEEDS_PACKAGES, prepare, run, settle
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
@@ -35,6 +35,29 @@ def steps(page):
                     yield kind, line.partition("  #")[0].strip()
 
 
+def given():
+    """Return what the pages take as given: operands, and a model of linear layers."""
+    import torch
+
+    import tunekit
+
+    class Transformer(torch.nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(2)])
+            self.head = torch.nn.Linear(4096, 512, dtype=torch.bfloat16)
+
+        def forward(self, x):
+            return self.head(x) if x.shape[-1] == 4096 else self.layers[1](self.layers[0](x))
+
+    x, weight = torch.ones(4, 8), torch.ones(6, 8)
+    return {
+        **{"torch": torch, "tunekit": tunekit, "Transformer": Transformer, "config": None},
+        **{"x": x, "w": weight, "weight": weight, "bias": torch.ones(6)},
+        "model": Transformer(None),
+    }
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     return prepare(tmp_path_factory.mktemp("guides"))
@@ -42,11 +65,9 @@ def prepared(tmp_path_factory):
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_what_a_page_says_runs(page, prepared, tmp_path, monkeypatch, capsys):
-    for file in prepared.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    monkeypatch.chdir(tmp_path)
+    settle(prepared, tmp_path, monkeypatch)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    names = {}
+    names = given()
     for kind, text in steps(page):
         if kind == "python":
             if 'device="cuda"' not in text:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,15 @@ NEEDS_GPU = {
 """Without one each is an error that says so."""
 
 NEEDS_PACKAGES = {"report": ("jinja2", "vl_convert")}
+
+
+PROGRAM = """\
+import torch
+
+x = torch.ones(512, 512, dtype=torch.bfloat16)
+x @ x.t()
+"""
+"""What the examples record."""
 
 
 def examples():
@@ -55,7 +67,18 @@ def prepare(folder):
         assert main(["export-cache", *argv, *cache]) == 0
     timings = Path(__file__).parent / "cache" / "assets" / "matmul_kernel.autotune.json"
     (folder / timings.name).write_bytes(timings.read_bytes())
+    (folder / "my").mkdir()
+    for program in ("generate.py", "script.py", "train.py", "my/training.py"):
+        (folder / program).write_text(PROGRAM)
     return folder
+
+
+def settle(prepared, folder, monkeypatch):
+    """Work in a copy of a prepared folder, where `python` is the one that runs this."""
+    shutil.copytree(prepared, folder, dirs_exist_ok=True)
+    monkeypatch.chdir(folder)
+    here = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{here}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +90,7 @@ def prepared(tmp_path_factory):
 def test_an_example_runs(command, line, prepared, tmp_path, monkeypatch, capsys):
     for package in NEEDS_PACKAGES.get(command, ()):
         pytest.importorskip(package, reason=f"no {package}: install tunekit-triton[report]")
-    for file in prepared.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    monkeypatch.chdir(tmp_path)
+    settle(prepared, tmp_path, monkeypatch)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code = run(line)
     said = capsys.readouterr()
