@@ -18,5 +18,4 @@ if [[ -n $tuned ]]; then
 else
     tunekit tune --shapes "$shapes" --device "$device" --quiet >"$work/table.txt"
 fi
-tunekit doctor
 tunekit bench --shapes "$shapes" --device "$device" --fail-below "$ratio"
