@@ -72,15 +72,8 @@ class Claims:
             self._held -= set(keys)
             self._store.release(self.holder, keys)
 
-    def __enter__(self) -> Claims:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Let others have every key, and renew nothing any more."""
         self._stop.set()
         with self._lock:
             if not self._held:
@@ -90,6 +83,17 @@ class Claims:
                 self._store.release(self.holder)
             except StoreError as problem:  # they end by themselves
                 _log.warning("the leases of this run were not given back: %s", problem)
+
+    def __enter__(self) -> Claims:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _beat(self) -> None:
         while not self._stop.wait(self._seconds / BEATS):

@@ -1,13 +1,7 @@
 """Transactions on one database, whichever it is, from any thread and after any fork.
 
-SQLite: each transaction has a connection of its own, so no connection crosses a thread or a fork.
-A write begins with `BEGIN IMMEDIATE`: it waits for its turn before it reads what it will change. A
-read begins plainly and does not wait for a writer until that one commits. The journal stays the
-rollback journal: a WAL file cannot be read from a folder one may not write, and switching to WAL
-fails on a cold file when others open it.
-
-PostgreSQL: a write takes one advisory lock first, which gives the same promise, and a read is one
-snapshot.
+How SQLite's begin, `sqlite_file` says. PostgreSQL: a write takes one advisory lock first, so it too
+waits for its turn before it reads what it will change, and a read is one snapshot.
 """
 
 from __future__ import annotations
@@ -15,17 +9,15 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import random
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tunekit.cache.forking import unforked
+from tunekit.cache.forking import drop_before_forks, unforked
 from tunekit.cache.location import shown_location
 from tunekit.cache.models import APPLICATION_ID
 from tunekit.errors import DamagedStoreError, StoreError
@@ -35,9 +27,6 @@ SQL_ERRORS = (SQLAlchemyError,)
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for another's lock."""
-
-LOOK_SECONDS = (0.002, 0.02)
-"""How long a writer sleeps, at least and at most, before it looks again whether it may begin."""
 
 CONNECT_SECONDS = 10
 """How long a server may take to answer at all."""
@@ -76,7 +65,7 @@ class _NoInterrupts(logging.Filter):
 
 
 _NO_INTERRUPTS = _NoInterrupts()
-for _pool in (NullPool, QueuePool):
+for _pool in (NullPool, QueuePool):  # those that `sqlite_file` and servers have
     logging.getLogger(f"{_pool.__module__}.{_pool.__name__}").addFilter(_NO_INTERRUPTS)
 
 
@@ -104,6 +93,8 @@ class Database:
         self._make_engine = make_engine
         self._engine = make_engine()
         self._pid = os.getpid()
+        if folder is not None:
+            drop_before_forks(self)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -144,7 +135,7 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Let go of every connection that no transaction has."""
         self._own_engine().dispose()
 
     def _own_engine(self) -> Engine:
@@ -177,48 +168,6 @@ class Database:
             raise DamagedStoreError(f"{done}: the same command again starts a new one") from error
 
 
-def sqlite_connect(path: Path, mode: str) -> Callable[[], sqlite3.Connection]:
-    """Return what connects to a file with this mode of SQLite's file URIs."""
-    uri = f"{path.as_uri()}?mode={mode}"
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-        connection.execute("PRAGMA foreign_keys = ON")
-        return connection
-
-    return connect
-
-
-def sqlite_database(path: Path, mode: str) -> Database:
-    """Return the database in a file, opened with this mode of SQLite's file URIs."""
-    connect = sqlite_connect(path, mode)
-
-    def make_engine() -> Engine:
-        engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
-
-    return Database(str(path), make_engine, folder=path.parent)
-
-
-def copied_database(
-    path: Path, copy: Callable[[], sqlite3.Connection], *, unwritable: str
-) -> Database:
-    """Return a database that is read from a copy in memory, by one thread at a time."""
-
-    def make_engine() -> Engine:
-        return create_engine(
-            "sqlite+pysqlite://",
-            creator=copy,
-            poolclass=QueuePool,
-            pool_size=1,
-            max_overflow=0,
-            pool_timeout=BUSY_SECONDS,
-        )
-
-    return Database(str(path), make_engine, unwritable=unwritable)
-
-
 def server_database(url: URL) -> Database:
     """Return the database behind a PostgreSQL URL, whose driver is psycopg if it names none.
 
@@ -247,30 +196,6 @@ def server_database(url: URL) -> Database:
         ) from error
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    """Begin a transaction; one that writes waits here for its turn.
-
-    SQLite's own wait looks less and less often, so among many writers those who came last go first
-    and some never do: of 64 that write all the time, two had no turn in 30 s. Here all look equally
-    often.
-    """
-    cursor = connection.connection.cursor()
-    if not connection.get_execution_options().get("tunekit_writes", False):
-        cursor.execute("BEGIN")
-        return
-    cursor.execute("PRAGMA busy_timeout = 0")
-    give_up = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            cursor.execute("BEGIN IMMEDIATE")
-            break
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > give_up:
-                raise
-        time.sleep(random.uniform(*LOOK_SECONDS))
-    cursor.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS:.0f}")  # the commit waits for reads
-
-
 @contextmanager
 def _translated(verb: str, location: str) -> Iterator[None]:
     try:
@@ -278,16 +203,22 @@ def _translated(verb: str, location: str) -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error) as error:
         raised = error.orig if isinstance(error, DBAPIError) else error
         reason = " ".join(str(raised).split())
+        if not reason and isinstance(raised, sqlite3.DatabaseError):  # what Python 3.10 makes of it
+            raise _garbled(verb, location) from error
         cure = next((f": {cure}" for needle, cure in _CURES if needle in reason), "")
         text = f"cannot {verb} the cache {location}: {reason}{cure}"
         if "malformed" in reason or "file is not a database" in reason:
             raise DamagedStoreError(text) from error
         raise StoreError(text, passing=any(fault in reason for fault in _PASSING)) from error
     except UnicodeDecodeError as error:  # SQLite's own words, about a name that was damaged
-        cure = f"its tables are malformed: {dict(_CURES)['malformed']}"
-        raise DamagedStoreError(f"cannot {verb} the cache {location}: {cure}") from error
+        raise _garbled(verb, location) from error
     except OSError as error:
         raise file_error(verb, location, error) from error
+
+
+def _garbled(verb: str, location: str) -> DamagedStoreError:
+    cure = f"its tables are malformed: {dict(_CURES)['malformed']}"
+    return DamagedStoreError(f"cannot {verb} the cache {location}: {cure}")
 
 
 def file_error(verb: str, location: str, error: OSError) -> StoreError:

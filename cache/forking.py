@@ -1,8 +1,9 @@
-"""Keep forks and SQLite's transactions apart.
+"""Keep forks and SQLite's connections apart.
 
 A child that is forked while another thread has a transaction open inherits what SQLite noted of its
 locks, without the locks: it would read unlocked, and never be able to write. So a fork waits until
-the other threads' transactions are over, and none begins meanwhile.
+the other threads' transactions are over, and none begins meanwhile. What databases keep open is
+closed then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
+from weakref import WeakSet
 
 LONGEST_SECONDS = 60.0
 """After this long a fork waits no more. A transaction waits for its turn for less than that."""
@@ -23,6 +26,22 @@ _open: Counter[int] = Counter()
 
 _forking: set[int] = set()
 """The threads that are about to fork."""
+
+
+class Closes(Protocol):
+    """What keeps something open that must not come into a child."""
+
+    def close(self) -> None:
+        """Close it; it may be opened anew."""
+
+
+_keeping: WeakSet[Closes] = WeakSet()
+
+
+def drop_before_forks(keeper: Closes) -> None:
+    """Close what this keeps open whenever the process is about to fork."""
+    with _changed:
+        _keeping.add(keeper)
 
 
 @contextmanager
@@ -49,6 +68,8 @@ def _before() -> None:
     give_up = time.monotonic() + LONGEST_SECONDS
     while (+_open).keys() - _forking and time.monotonic() < give_up:
         _changed.wait(give_up - time.monotonic())
+    for keeper in list(_keeping):
+        keeper.close()
 
 
 def _in_parent() -> None:

@@ -21,9 +21,9 @@ from tunekit.cache.engine import (
     file_error,
     is_passing,
     server_database,
-    sqlite_database,
 )
 from tunekit.cache.filesystem import network_type
+from tunekit.cache.sqlite_file import sqlite_database
 from tunekit.cache.tables import checked, look, nothing_at
 from tunekit.errors import DamagedStoreError, StoreError
 
@@ -200,11 +200,11 @@ def _open_as_allowed(path: Path, *, create: bool, new: bool) -> Database:
         mode = modes.pop(0)
         database = sqlite_database(path, mode)
         try:
-            look(database)
+            found = look(database)
         except DamagedStoreError:
             raise
         except StoreError:
             if not modes:
                 raise
         else:
-            return checked(database, create=create, path=path, mode=mode)
+            return checked(database, create=create, found=found, path=path, mode=mode)

@@ -18,9 +18,11 @@ from sqlalchemy import (
     FromClause,
     Select,
     bindparam,
+    column,
     distinct,
     func,
     select,
+    table,
 )
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -33,6 +35,7 @@ from tunekit.cache.models import (
     LeaseRow,
     MissRow,
     ProblemRow,
+    SchemaVersion,
     TrialRow,
 )
 from tunekit.cache.rows import DEVICE_FIELDS, ENVIRONMENT_FIELDS, KEY_FIELDS, MEASUREMENT_FIELDS
@@ -93,6 +96,14 @@ LEASES = _of_keys(
 )
 ENVIRONMENTS = select(_ENVIRONMENT.c.id, *(_ENVIRONMENT.c[name] for name in ENVIRONMENT_FIELDS))
 ANY_TRIAL = select(_TRIAL.c.id).limit(1)
+VERSIONS = select(SchemaVersion.__table__.c.version_num)
+TABLES: Select[Any] = (
+    select(column("name"))
+    .select_from(table("sqlite_master", column("type")))
+    .where(column("type") == "table")
+)
+"""The names of an SQLite file's tables."""
+
 DEVICES = select(*(_DEVICE.c[name] for name in DEVICE_FIELDS))
 _COMPILER = {BESTS: _BEST.c.compiler, TRIALS: _ENVIRONMENT.c.compiler}
 _KEY_IS = [

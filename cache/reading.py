@@ -5,8 +5,10 @@ What is read keeps its original provenance; that a row was imported stands besid
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -110,9 +112,9 @@ class UnreadBest:
         self._row = row
 
     @property
-    def place(self) -> Sequence[Any]:
+    def place(self) -> tuple[Any, ...]:
         """The fields of the key, unchecked, in the order of `TuningKey`."""
-        return self._row[:KEY_END]
+        return tuple(self._row[:KEY_END])
 
     def read(self) -> Best | None:
         """Return the row as a best, or None (and log why) if it is damaged."""
@@ -123,9 +125,22 @@ class UnreadBest:
 
 def find_unread(connection: Connection, where: Where = EVERYWHERE) -> list[UnreadBest]:
     """Return bests that are decoded when they are asked for, in no particular order."""
-    rows = select_rows(connection, BESTS, where)
-    reader = _ResultReader(connection)
-    return [UnreadBest(reader, row) for row in rows]
+    with _uncollected():
+        rows = select_rows(connection, BESTS, where)
+        reader = _ResultReader(connection)
+        return [UnreadBest(reader, row) for row in rows]
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the collector from going through rows as they come: they make no cycles, only work."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def find_bests(connection: Connection, where: Where = EVERYWHERE) -> list[StoredBest]:

@@ -10,9 +10,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, insert, inspect, select
+from sqlalchemy import Connection, insert, inspect
 
-from tunekit.cache.engine import Database, copied_database, sqlite_connect
+from tunekit.cache.engine import Database
 from tunekit.cache.models import (
     APPLICATION_ID,
     OLDER_VERSIONS,
@@ -20,6 +20,8 @@ from tunekit.cache.models import (
     Base,
     SchemaVersion,
 )
+from tunekit.cache.queries import TABLES, VERSIONS, select_rows
+from tunekit.cache.sqlite_file import copied_database, sqlite_connect
 from tunekit.errors import DamagedStoreError, NoStoreError, StoreError
 
 _log = logging.getLogger(__name__)
@@ -46,9 +48,16 @@ def look(database: Database) -> Found:
 
 
 def checked(
-    database: Database, *, create: bool, path: Path | None = None, mode: str = "rw"
+    database: Database,
+    *,
+    create: bool,
+    found: Found | None = None,
+    path: Path | None = None,
+    mode: str = "rw",
 ) -> Database:
     """Return a database with the newest tables, if it has ours or none.
+
+    `found` is what was seen in it, if somebody has just looked.
 
     Tables are made where there are none, if `create`. Those of an older schema are migrated; a file
     (`path`, opened with `mode`) that cannot be is given as a migrated copy in memory.
@@ -57,7 +66,7 @@ def checked(
         StoreError: it is not a tunekit cache, or a newer one, or cannot be read or made; or there
             are no tables and `create` is false.
     """
-    found = look(database)
+    found = found or look(database)
     if not found.tables:
         if not create:
             raise nothing_at(database.location)
@@ -83,14 +92,17 @@ def nothing_at(location: str) -> NoStoreError:
 
 
 def _look_through(connection: Connection) -> Found:
-    tables = frozenset(inspect(connection).get_table_names())
-    if connection.dialect.name != "sqlite":
-        tables &= _OURS  # a server's schema may be shared with others
+    if connection.dialect.name == "sqlite":
+        names = (name for (name,) in select_rows(connection, TABLES))
+        tables = frozenset(name for name in names if not name.startswith("sqlite_"))
+    else:
+        tables = _OURS.intersection(inspect(connection).get_table_names())  # others may share it
     version = None
     if SchemaVersion.__tablename__ in tables:
-        found = connection.scalar(select(SchemaVersion.version_num))
-        version = found if isinstance(found, str) else None  # SQLite holds any value in any column
-    return Found(tables, version)
+        rows = select_rows(connection, VERSIONS)
+        version = rows[0][0] if rows else None
+    # SQLite holds any value in any column.
+    return Found(tables, version if isinstance(version, str) else None)
 
 
 def _make_tables(database: Database) -> Found:

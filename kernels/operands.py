@@ -119,10 +119,14 @@ def dot_settings(problem: Problem) -> dict[str, Any]:
 
 def float32_precision() -> str:
     """Return the arithmetic torch is set to use for float32 products: `ieee` or `tf32`."""
-    setting = torch.backends.cuda.matmul.fp32_precision
+    # What torch.backends.cuda.matmul.fp32_precision asks, without the time its attributes take.
+    setting = _fp32_precision("cuda", "matmul")
     if setting == "none":
-        setting = torch.backends.fp32_precision  # type: ignore[attr-defined]
+        setting = _fp32_precision("generic", "all")
     return "tf32" if setting == "tf32" else "ieee"
+
+
+_fp32_precision = torch._C._get_fp32_precision_getter
 
 
 def describe(a: torch.Tensor, b: torch.Tensor) -> Problem:
@@ -163,6 +167,14 @@ def _storage(matrix: torch.Tensor, *, prefer: str) -> tuple[str, bool]:
 
 _kept: dict[tuple[object, ...], torch.Tensor] = {}
 _kept_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _kept_lock
+    _kept_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def split_workspace(config: Config, out: Any, tiles: int) -> tuple[Any, Any]:

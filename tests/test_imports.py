@@ -69,7 +69,7 @@ def test_a_name_tunekit_lacks_is_an_attribute_error(python):
     )
 
 
-@pytest.mark.parametrize("statement", ["import tunekit.dispatch", "from tunekit import matmul"])
+@pytest.mark.parametrize("statement", ["import tunekit.dispatch", "from tunekit import nn, record"])
 def test_the_run_time_loads_nothing_of_the_tuner_and_leaves_triton_and_sql_for_later(
     loaded, statement
 ):
@@ -125,7 +125,13 @@ def test_a_contract_for_all_modules_but_one_names_all_others(contract, exempt):
     assert sorted(named) == sorted(f"tunekit.{name}" for name in layers if name != exempt)
 
 
-@pytest.mark.parametrize("name", ["explain", "matmul", "policy", "reload", "tune", "warmup"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "explain", "linear", "matmul", "policy", "record", "reload", "replace_linear", "tune",
+        "warmup",
+    ],
+)  # fmt: skip
 def test_no_module_takes_the_name_of_a_public_function(name):
     # importing such a module would put it in the function's place
     assert not list((ROOT / "tunekit").glob(f"{name}/__init__.py"))

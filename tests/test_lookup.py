@@ -191,6 +191,22 @@ def test_rows_of_one_problem_come_best_first_and_what_was_replayed_last(imported
         assert found == [9.0, 1.0, 2.0, 3.0, 4.0]
 
 
+@pytest.mark.parametrize("asked", [16, 20])
+def test_an_imported_row_goes_before_one_made_here_only_where_it_fits_better(asked):
+    def imported(best: Best) -> Best:
+        provenance = dataclasses.replace(best.provenance, origin=Origin.IMPORTED)
+        return dataclasses.replace(best, provenance=provenance)
+
+    old, older = (Fingerprint("source", f"compiler-{number}") for number in (1, 2))
+    own = row(problem(16), fingerprint=old, median_us=9.0)
+    faster = imported(row(problem(16), fingerprint=older, median_us=2.0))
+    for rows in ([own, faster], [faster, own]):
+        found = [a.best for a in table(*rows).answers(problem(asked))]
+        assert found == [own, faster]
+    fitting = imported(row(problem(16), median_us=30.0))
+    assert first(table(own, faster, fitting), problem(asked)).best == fitting
+
+
 def told(answer) -> list[str]:
     return [str(difference) for difference in answer.differences]
 

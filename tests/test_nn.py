@@ -101,6 +101,7 @@ CASES = {
     "strided": lambda: (torch.randn(8, 6).t()[::2], torch.randn(8, 5).t(), torch.randn(10)[::2]),
     "bias of one": lambda: (torch.randn(3, 8), torch.randn(5, 8), torch.randn(1)),
     "float64": lambda: tuple(torch.randn(*s).double() for s in ((3, 8), (5, 8), (5,))),
+    "sparse weight": lambda: (torch.randn(3, 8), torch.eye(5, 8).to_sparse(), None),
     "bfloat16": lambda: tuple(torch.randn(*s).bfloat16() for s in ((3, 8), (5, 8), (5,))),
     "complex": lambda: tuple(torch.randn(*s).cfloat() for s in ((3, 8), (5, 8), (5,))),
     "meta": lambda: tuple(torch.randn(*s, device="meta") for s in ((3, 8), (5, 8), (5,))),

@@ -198,7 +198,7 @@ def test_a_fault_that_lasts_is_not_waited_for_twice(tuned, broken):
 def test_a_lock_that_is_held_for_too_long_costs_one_warning(
     tuned, own_cache, clock, monkeypatch, caplog
 ):
-    monkeypatch.setattr("tunekit.cache.engine.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("tunekit.cache.sqlite_file.BUSY_SECONDS", 0.1)
     with sqlite3.connect(own_cache, isolation_level=None) as holder:
         holder.execute("BEGIN EXCLUSIVE")  # a writer holds it so only while it commits
         assert not is_tuned(*tuned)

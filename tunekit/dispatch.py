@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
 from torch._C import _is_any_autocast_enabled, _len_torch_dispatch_stack
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
@@ -23,10 +24,20 @@ from tunekit.errors import ProblemError
 from tunekit.folding import fold
 from tunekit.forecast import Forecast, forecast
 from tunekit.gradients import is_recording, recorded
-from tunekit.kernels.operands import dense_operands, describe
+from tunekit.kernels.operands import dense_operands, describe, float32_precision
 from tunekit.key import Problem, TuningKey
 from tunekit.operators import traced
-from tunekit.policies import Backend, OnMiss, Policy, current, policy, set_policy
+from tunekit.policies import (
+    HERE,
+    PROCESS,
+    Backend,
+    Kind,
+    OnMiss,
+    Policy,
+    current,
+    policy,
+    set_policy,
+)
 from tunekit.products import (
     PLAIN,
     STATE,
@@ -103,10 +114,24 @@ def matmul(
         or peek_interpreter_stack() is not None
         or _len_torch_dispatch_stack()
         or forward_ad._current_level >= 0
-        or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad))
+        or (is_grad_enabled() and (a.requires_grad or b.requires_grad))
     ):
         return _unusual(a, b, out, out_dtype, backend, on_miss)
-    return product(a, b, current(), backend, on_miss)
+    scope = HERE.get() or PROCESS.scope
+    try:  # what `kind_of` returns, without the call
+        at_a, at_b, dtype = a.data_ptr(), b.data_ptr(), a.dtype
+        kind: Kind = (
+            a.shape, b.shape, a.stride(), b.stride(), dtype, b.dtype, a.device, b.device,
+            at_a % 16, at_b % 16, backend, on_miss,
+        )  # fmt: skip
+    except RuntimeError:  # sparse or nested: without memory of its own
+        return product(a, b, scope, backend, on_miss)
+    if dtype is torch.float32:
+        kind = (*kind, float32_precision())
+    run = scope.prepared.get(kind)
+    if run is None or a.is_neg() or b.is_neg() or not (at_a and at_b):
+        return product(a, b, scope, backend, on_miss)
+    return run(a, b)  # type: ignore[no-any-return]
 
 
 def reload() -> None:

@@ -20,7 +20,7 @@ from tunekit.device import DeviceInfo
 from tunekit.differences import Difference, compiler_differences, version_differences
 from tunekit.key import Problem, TuningKey
 from tunekit.space import Legality
-from tunekit.trial import Best, Fingerprint, Grade
+from tunekit.trial import Best, Fingerprint, Grade, Origin
 
 FARTHEST = 2.0
 """How far a nearest row may be: M, N and K together off by a factor of 2 to this power."""
@@ -33,7 +33,7 @@ class StoredRow(Protocol):
     """A best row that may not have been decoded yet."""
 
     @property
-    def place(self) -> Sequence[Any]:
+    def place(self) -> tuple[Any, ...]:
         """The fields of its key, unchecked, in the order of `TuningKey`."""
 
     def read(self) -> Best | None:
@@ -47,7 +47,7 @@ class DecodedRow:
     best: Best
 
     @property
-    def place(self) -> Sequence[Any]:
+    def place(self) -> tuple[Any, ...]:
         """The fields of its key."""
         return tuple(self.best.key.to_dict().values())
 
@@ -101,13 +101,20 @@ def distance(a: Problem, b: Problem) -> float:
     return _apart((a.m, a.n, a.k), (b.m, b.n, b.k))
 
 
-def order_of(best: Best, grade: Grade) -> tuple[bool, int, bool, float, Config, str, str]:
-    """Return what sorts the rows of one problem: the lowest is served first."""
+Order = tuple[bool, int, bool, bool, float, Config, str, str]
+
+
+def order_of(best: Best, grade: Grade) -> Order:
+    """Return what sorts the rows of one problem: the lowest is served first.
+
+    Of rows that fit equally well, one that was made here goes before any from elsewhere, whatever
+    their times: those were not measured beside each other.
+    """
     rank = list(Grade).index(grade)
     compiler = best.provenance.fingerprint.compiler
     median = best.measurement.median_us
-    unverified = not is_verified(best)
-    return unverified, rank, best.replayed, median, best.config, best.key.gpu, compiler
+    unverified, imported = not is_verified(best), best.provenance.origin is Origin.IMPORTED
+    return unverified, rank, best.replayed, imported, median, best.config, best.key.gpu, compiler
 
 
 def same_silicon(other: DeviceInfo | None, device: DeviceInfo) -> bool:
@@ -147,11 +154,13 @@ class RowTable:
         self._twins: dict[Kind, dict[Sizes, list[StoredRow]]] = {}
         tables = {slug: self._twins for slug in devices if same_silicon(devices[slug], device)}
         tables[device.slug] = self._own
-        for row in rows:
-            family, m, n, k, dtype, gpu, *rest = row.place
+        for (family, (dtype, gpu, *rest)), of_kind in _by_kind(rows).items():
             if gpu in tables:
-                of_kind = tables[gpu].setdefault((family, dtype, *rest), {})
-                of_kind.setdefault((m, n, k), []).append(row)
+                table = tables[gpu]
+                others = table.setdefault((family, dtype, *rest), of_kind)
+                if others is not of_kind:
+                    for sizes, alike in of_kind.items():
+                        others.setdefault(sizes, []).extend(alike)
 
     def answers(
         self, problem: Problem, passed_over: list[PassedOver] | None = None
@@ -231,6 +240,22 @@ class RowTable:
         if current is not None:
             yield from compiler_differences(best.provenance.fingerprint.compiler, current.compiler)
         yield from version_differences(best.provenance, self._versions)
+
+
+def _by_kind(rows: Iterable[StoredRow]) -> dict[Kind, dict[Sizes, list[StoredRow]]]:
+    """Return rows by (family, the fields of the key from dtype on), then by sizes.
+
+    There may be thousands, and the first product waits for them: so this does little for each.
+    """
+    found: dict[Kind, dict[Sizes, list[StoredRow]]] = {}
+    for row in rows:
+        place = row.place
+        kind = place[0], place[4:]
+        of_kind = found.get(kind)
+        if of_kind is None:
+            of_kind = found[kind] = {}
+        of_kind.setdefault(place[1:4], []).append(row)
+    return found
 
 
 def _kind(problem: Problem) -> Kind:

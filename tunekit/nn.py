@@ -47,11 +47,11 @@ def linear(
     if is_dynamo_compiling() or not _is_bare(operands):
         return _unusual(input, weight, bias)
     scope = current()
-    kind = (
-        "linear",
-        *kind_of(input, weight),
-        bias is None or (bias.shape, bias.dtype, bias.device),
-    )
+    own = None if bias is None else (bias.shape, bias.dtype, bias.device, bias.layout)
+    try:
+        kind = ("linear", own, *kind_of(input, weight))
+    except RuntimeError:  # without memory of its own: sparse or nested
+        return _unusual(input, weight, bias)
     run = scope.prepared.get(kind)
     if run is None:
         if not _ours(input, weight, bias):
@@ -242,7 +242,7 @@ def _is_bare(operands: Sequence[torch.Tensor]) -> bool:
     for operand in operands:
         if type(operand) not in products.PLAIN or (recording and operand.requires_grad):
             return False
-        if operand.is_sparse or operand.is_nested or operand.is_neg() or operand._is_zerotensor():
+        if operand.is_neg() or operand._is_zerotensor():
             return False
     return not (
         _is_any_autocast_enabled()

@@ -67,8 +67,18 @@ class Scope:
     prepared: dict[Kind, Callable[..., Any]] = field(default_factory=dict)
 
 
+class Process:
+    """What is in force in a process where no block says otherwise."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+
 _scopes: dict[Policy, Scope] = {}
-_here: ContextVar[Scope | None] = ContextVar("tunekit_policy", default=None)
+HERE: ContextVar[Scope | None] = ContextVar("tunekit_policy", default=None)
+"""What is in force in this thread or task, if a block says so."""
 
 
 def scope_of(policy: Policy) -> Scope:
@@ -76,12 +86,12 @@ def scope_of(policy: Policy) -> Scope:
     return _scopes.setdefault(policy, Scope(policy))
 
 
-_process = scope_of(Policy())
+PROCESS = Process(scope_of(Policy()))
 
 
 def current() -> Scope:
     """Return what is in force where this is called."""
-    return _here.get() or _process
+    return HERE.get() or PROCESS.scope
 
 
 def forget() -> None:
@@ -99,9 +109,8 @@ def set_policy(**changes: Any) -> Policy:
     Raises:
         ProblemError: a field or a value is none there is.
     """
-    global _process
-    before = _process.policy
-    _process = scope_of(_changed(before, changes))
+    before = PROCESS.scope.policy
+    PROCESS.scope = scope_of(_changed(before, changes))
     return before
 
 
@@ -116,21 +125,21 @@ def policy(**changes: Any) -> Iterator[Policy]:
         ProblemError: a field or a value is none there is.
     """
     inside = scope_of(_changed(current().policy, changes))
-    token = _here.set(inside)
+    token = HERE.set(inside)
     try:
         yield inside.policy
     finally:
-        _here.reset(token)
+        HERE.reset(token)
 
 
 @contextmanager
 def under(scope: Scope) -> Iterator[None]:
     """Serve products inside the block as another thread was told to."""
-    token = _here.set(scope)
+    token = HERE.set(scope)
     try:
         yield
     finally:
-        _here.reset(token)
+        HERE.reset(token)
 
 
 def _changed(before: Policy, changes: dict[str, Any]) -> Policy:

@@ -37,7 +37,7 @@ def product(
         MissError, ProblemError, DeviceError: as `tunekit.matmul`.
     """
     try:
-        run = scope.prepared.get((*kind_of(a, b), backend, on_miss))
+        run = scope.prepared.get(kind_of(a, b, backend, on_miss))
     except RuntimeError:  # without memory of its own: sparse, nested, or wrapped
         run = None
     if run is None or _is_lazy(a) or _is_lazy(b):
@@ -63,8 +63,7 @@ def prepare(
         run = torch.matmul
     if len(scope.prepared) >= MOST_KINDS:
         scope.prepared.clear()
-    kind = (*kind_of(a, b), backend, on_miss)
-    scope.prepared[kind] = run
+    scope.prepared[kind_of(a, b, backend, on_miss)] = run
     return run
 
 
@@ -80,7 +79,7 @@ def product_into(
     policy = scope.policy.overridden(backend, on_miss)
     if not takes_kernel(a, b, policy) or not _takes_result(out, a, b):
         return False
-    kind = (*kind_of(a, b), backend, on_miss, out.shape, out.stride(), out.data_ptr() % 16)
+    kind = kind_of(a, b, backend, on_miss, out.shape, out.stride(), out.data_ptr() % 16)
     run = scope.prepared.get(kind)
     if run is None:
         one = fold(a, b)

@@ -105,7 +105,7 @@ class State:
     ) -> Kind:
         """Return what `served` is kept by: the operands' kind, the result's, and the policy's."""
         own = (policy.backend, policy.deterministic, policy.config)
-        return (*kind_of(a, b), strides, offset, *own)
+        return kind_of(a, b, strides, offset, *own)
 
     def calls_of(self, key: TuningKey, *, told: bool) -> Calls:
         """Return the count of an untuned problem's calls; `told` has the cache told of it too."""
@@ -199,11 +199,11 @@ class Calls:
         self.count = 0
 
 
-def kind_of(a: torch.Tensor, b: torch.Tensor) -> Kind:
-    """Return all of two operands that a prepared launch depends on."""
+def kind_of(a: torch.Tensor, b: torch.Tensor, *more: object) -> Kind:
+    """Return all of two operands that a prepared launch depends on, and more beside it."""
     kind = (
         a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device,
-        a.data_ptr() % 16, b.data_ptr() % 16,
+        a.data_ptr() % 16, b.data_ptr() % 16, *more,
     )  # fmt: skip
     return (*kind, float32_precision()) if a.dtype is torch.float32 else kind
 

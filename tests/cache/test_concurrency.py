@@ -113,7 +113,7 @@ def test_a_forked_child_goes_on_using_its_parents_store(store, make, together):
 
 def test_a_child_forked_while_another_thread_reads_can_write(store, make, monkeypatch):
     """SQLite's notes of the thread's locks must not come along: nobody would ever clear them."""
-    monkeypatch.setattr("tunekit.cache.engine.BUSY_SECONDS", 5.0)
+    monkeypatch.setattr("tunekit.cache.sqlite_file.BUSY_SECONDS", 5.0)
     store.put_best(make.best())
     stop = threading.Event()
 

@@ -172,7 +172,7 @@ def test_a_damaged_database_of_another_program_is_never_moved(tmp_path):
 
 
 def test_a_locked_file_is_never_moved(file, monkeypatch):
-    monkeypatch.setattr("tunekit.cache.engine.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("tunekit.cache.sqlite_file.BUSY_SECONDS", 0.1)
     with sqlite3.connect(file, isolation_level=None) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError, match="locked"):

@@ -163,7 +163,7 @@ def test_threads_and_children_share_a_copy_in_memory(open_folder, as_plain_user)
 
 
 def test_an_old_file_in_use_by_a_writer_is_read_from_a_copy(old, monkeypatch):
-    monkeypatch.setattr("tunekit.cache.engine.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("tunekit.cache.sqlite_file.BUSY_SECONDS", 0.1)
     with sqlite3.connect(old, isolation_level=None) as writer:
         writer.execute("BEGIN IMMEDIATE")
         counts, refusal = read_only(old)

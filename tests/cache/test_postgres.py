@@ -23,6 +23,8 @@ def server(server_url):
 OLDER = """
 ALTER TABLE trial DROP COLUMN throttled;
 ALTER TABLE baseline DROP COLUMN throttled;
+ALTER TABLE best DROP COLUMN expected_distance;
+ALTER TABLE best DROP COLUMN distance_bound;
 ALTER TABLE best DROP COLUMN throttled;
 DROP TABLE lease;
 CREATE TABLE lease (problem_id INTEGER, device_id INTEGER, holder VARCHAR);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sqlite3
 from contextlib import closing
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tunekit.cache import Store
+from tunekit.errors import StoreError
 from tunekit.key import Problem
 from tunekit.lookup import RowTable
 from tunekit.trial import Fingerprint, Grade
@@ -49,6 +51,21 @@ def test_only_the_rows_of_the_gpu_asked_for_are_read(make, own_cache):
         slugs = {row.place[5] for row in store.unread_bests(gpu=make.device.slug)}
         assert slugs == {make.device.slug}
         assert store.unread_bests(gpu="no-such-gpu") == []
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_reading_rows_leaves_the_collector_as_it_was(make, own_cache, collecting):
+    with make.filled(own_cache) as store:
+        try:
+            gc.enable() if collecting else gc.disable()
+            assert store.unread_bests()
+            assert gc.isenabled() is collecting
+            own_cache.write_bytes(b"no database" * 100)
+            with pytest.raises(StoreError):
+                store.unread_bests()
+            assert gc.isenabled() is collecting
+        finally:
+            gc.enable()
 
 
 def test_an_imported_row_read_late_says_that_it_is(make, store):

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tunekit.cache import Store, engine
+from tunekit.cache import Store, sqlite_file
 from tunekit.errors import StoreError
 
 
@@ -27,9 +27,9 @@ def test_a_writer_looks_as_often_after_a_long_wait_as_at_first(store, make, hold
         if len(sleeps) == 200:
             holder.execute("COMMIT")
 
-    monkeypatch.setattr(engine.time, "sleep", sleep)
+    monkeypatch.setattr(sqlite_file.time, "sleep", sleep)
     assert store.put_best(make.best())
-    low, high = engine.LOOK_SECONDS
+    low, high = sqlite_file.LOOK_SECONDS
     assert len(sleeps) == 200
     assert all(low <= seconds <= high for seconds in sleeps)
     assert store.bests() == [make.best()]
@@ -37,8 +37,8 @@ def test_a_writer_looks_as_often_after_a_long_wait_as_at_first(store, make, hold
 
 def test_a_writer_gives_up_after_the_time_it_says(store, make, holder, monkeypatch):
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(engine.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(engine.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(sqlite_file.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sqlite_file.time, "sleep", lambda seconds: None)
     with pytest.raises(StoreError, match="another process held it for 30 s"):
         store.put_best(make.best())
     assert 30 <= next(clock) <= 60
@@ -50,7 +50,7 @@ def test_a_writer_gives_up_after_the_time_it_says(store, make, holder, monkeypat
 def test_a_writer_that_has_its_turn_still_waits_for_readers(store):
     with store.database.writing() as connection:
         waits = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
-    assert waits == 1000 * engine.BUSY_SECONDS
+    assert waits == 1000 * sqlite_file.BUSY_SECONDS
 
 
 def test_many_writers_of_one_file_lose_nothing(make, own_cache, together):

@@ -6,7 +6,10 @@ import contextlib
 import gzip
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 
 from tunekit.errors import RecordingError
 from tunekit.recording import Recording
+from tunekit.shapes import load_shapes
 from tunekit.trial import Fingerprint, Measurement, Origin, Provenance, Status, Trial
 
 
@@ -177,3 +181,64 @@ def test_a_recording_can_be_extended_on_its_own_device(recording, file, device, 
         Recording.extend(file, replace(device, name="Other"))
     with pytest.raises(RecordingError, match="there is no folder"):
         Recording.extend(tmp_path / "no" / "new.json.gz", device)
+
+
+def copy_of(recording, **changed):
+    whole = {"sources": dict(recording.sources), "problems": dict(recording.problems)}
+    return replace(recording, **{**whole, **changed})
+
+
+def test_recordings_are_put_together_and_the_later_one_is_taken_whole(recording, problems, configs):
+    other = copy_of(recording, problems={})
+    trial = recording.problems[problems[0]].screening[configs[1]]
+    third = replace(problems[0], m=96)
+    for problem in (problems[0], third):
+        other.put(problem, [trial], space_size=1)
+    recording.absorb(other)
+    assert set(recording.problems) == {*problems, third}
+    assert list(recording.problems[problems[0]].screening) == [configs[1]]
+    assert len(recording.problems[problems[1]].screening) == 3
+
+
+def test_what_does_not_belong_into_a_recording_changes_nothing(recording, device):
+    before = recording.to_bytes()
+    elsewhere = copy_of(recording, device=replace(device, name="Another GPU"))
+    rewritten = copy_of(recording, sources={**recording.sources, "tma": "another source"})
+    mark = replace(recording.environment.fingerprint, compiler="compiler-2")
+    rebuilt = copy_of(recording, environment=replace(recording.environment, fingerprint=mark))
+    for other, reason in (
+        (elsewhere, "made on Another GPU"),
+        (rewritten, "another version of kernel tma"),
+        (rebuilt, "made with compiler-2"),
+        (Recording(device), "empty"),
+    ):
+        with pytest.raises(RecordingError, match=reason):
+            recording.absorb(other)
+    assert recording.to_bytes() == before
+
+
+def test_one_command_puts_recordings_together(recording, problems, tmp_path):
+    into, part = tmp_path / "into.json.gz", tmp_path / "part.json.gz"
+    one, other = ({problem: recording.problems[problem]} for problem in problems)
+    copy_of(recording, problems=one).save(into)
+    copy_of(recording, problems=other).save(part)
+    script = Path(__file__).parents[2] / "scripts" / "merge_recordings.py"
+    done = subprocess.run(
+        [sys.executable, script, into, part], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{into}: 2 problems, before 1" in done.stdout
+    recording.save(tmp_path / "whole.json.gz")
+    assert into.read_bytes() == (tmp_path / "whole.json.gz").read_bytes()
+
+
+def test_the_further_shapes_are_a_dozen_and_none_of_the_suite():
+    folder = Path(__file__).parents[2] / "docs" / "benchmarks"
+    further, suite = (
+        {(s.problem.m, s.problem.n, s.problem.k) for s in load_shapes(folder / name)}
+        for name in ("further.yaml", "suite.yaml")
+    )
+    assert len(further) >= 12
+    assert not further & suite
+    recorded = Recording.load(folder / "further-shapes-h200.json.gz").problems
+    assert {(p.m, p.n, p.k) for p in recorded} <= further

@@ -8,6 +8,8 @@ from collections import Counter
 
 import pytest
 
+pytest.importorskip("torch", reason="the simulated GPU computes with torch")
+
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+pytest.importorskip("torch", reason="a kernel module says what is legal, and needs torch")
+
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.errors import ConfigError, ProblemError, TuneError

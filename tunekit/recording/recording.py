@@ -105,6 +105,29 @@ class Recording:
             vendor = round_measurement(vendor, final=True) if sound else None
         self.problems[problem] = RecordedProblem(problem, space_size, vendor, first, last)
 
+    def absorb(self, other: Recording) -> None:
+        """Add what another recording of the same device, compiler and kernels holds.
+
+        A problem that both hold is taken from the other, whole: its times are of one moment.
+
+        Raises:
+            RecordingError: it is of something else; nothing was added.
+        """
+        if other.device != self.device:
+            raise RecordingError(f"it was made on {other.device.name}, not {self.device.name}")
+        if other.environment is None:
+            raise RecordingError("it is empty")
+        theirs = other.environment.fingerprint.compiler
+        ours = theirs if self.environment is None else self.environment.fingerprint.compiler
+        if theirs != ours:
+            raise RecordingError(f"it was made with {theirs}, not {ours}")
+        changed = [v for v, mark in other.sources.items() if self.sources.get(v, mark) != mark]
+        if changed:
+            raise RecordingError(f"it holds another version of kernel {changed[0]}")
+        self.environment = self.environment or other.environment
+        self.sources |= other.sources
+        self.problems |= other.problems
+
     def provenance(self, config: Config) -> Provenance:
         """Say where a replayed result of this config was measured."""
         if self.environment is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,7 +142,7 @@ class _Session:
         self._tell(RunStarted(len(keys), self._runner.device, self._runner.origin, resumed))
         for key, best in done.items():
             self._skip(key, KeySkipped(best))
-        with self._sharing:
+        with closing(self._sharing):
             self._tune_shared(left)
 
     def _tune_shared(self, keys: list[KeySearch]) -> None:

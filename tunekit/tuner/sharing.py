@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 from tunekit.cache import Claims, Store
 from tunekit.tuner.events import KeysAwaited, Listener
@@ -51,13 +50,6 @@ class Sharing:
             self._sleep(POLL_SECONDS)
         return []
 
-    def __enter__(self) -> Sharing:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._claims.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """Let other runs have every key."""
+        self._claims.close()

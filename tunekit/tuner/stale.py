@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from tunekit.cache import Store
@@ -128,7 +129,7 @@ def verify_again(
     if found.stale:
         store.put_device(runner.device)
     runner.announce([(task.problem, config) for task, configs in found.stale for config in configs])
-    with Sharing(store, tell, time.sleep) as sharing:
+    with closing(Sharing(store, tell, time.sleep)) as sharing:
         for number, (task, configs) in enumerate(found.stale):
             if number and seconds is not None and clock() - started > seconds:
                 break
