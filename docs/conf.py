@@ -44,7 +44,12 @@ html_copy_source = False
 OUTSIDE = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md"}
 """Files above this folder, and the pages that show them."""
 
-FOLDERS = {"benchmarks/": "benchmarks/index.md", "schemas/": "command-line.md"}
+FOLDERS = {
+    "benchmarks/": "benchmarks/index.md",
+    "schemas/": "command-line.md",
+    "examples/": "examples.md",
+    "../examples/": "examples.md",
+}
 """A folder is listed where the repository is browsed; here a page stands for it."""
 
 
@@ -82,6 +87,17 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+def examples() -> str:
+    """Return every example with its source."""
+    parts = []
+    for path in sorted((ROOT / "examples").iterdir()):
+        if path.suffix in (".py", ".sh"):
+            kind = "python" if path.suffix == ".py" else "bash"
+            text = path.read_text(encoding="utf-8")
+            parts.append(f"## examples/{path.name}\n\n```{kind}\n{text}```\n")
+    return "\n".join(parts)
+
+
 def public_names() -> str:
     """Return what documents every name that tunekit exports: functions first, then classes."""
     import tunekit
@@ -107,6 +123,7 @@ def fill(app: object, page: str, source: list[str]) -> None:
     """Give a page what is written elsewhere, once, and turn its links."""
     text = source[0]
     text = text.replace("<!-- all commands -->", commands())
+    text = text.replace("<!-- every example -->", examples())
     text = text.replace("<!-- every public name -->", public_names())
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = text.replace(f"<!-- all of {name} -->", included(name))
