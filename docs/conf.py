@@ -44,7 +44,12 @@ html_copy_source = False
 OUTSIDE = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md"}
 """Files above this folder, and the pages that show them."""
 
-FOLDERS = {"benchmarks/": "benchmarks/index.md", "schemas/": "command-line.md"}
+FOLDERS = {
+    "benchmarks/": "benchmarks/index.md",
+    "schemas/": "command-line.md",
+    "examples/": "examples.md",
+    "../examples/": "examples.md",
+}
 """A folder is listed where the repository is browsed; here a page stands for it."""
 
 
@@ -82,18 +87,33 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+def examples() -> str:
+    """Return every example with its source."""
+    parts = []
+    for path in sorted((ROOT / "examples").iterdir()):
+        if path.suffix in (".py", ".sh"):
+            kind = "python" if path.suffix == ".py" else "bash"
+            text = path.read_text(encoding="utf-8")
+            parts.append(f"## examples/{path.name}\n\n```{kind}\n{text}```\n")
+    return "\n".join(parts)
+
+
 def public_names() -> str:
     """Return what documents every name that tunekit exports: functions first, then classes."""
     import tunekit
 
     named = [(name, getattr(tunekit, name)) for name in tunekit.__all__ if name[0] != "_"]
     parts = []
-    for title, classes in (("Functions", False), ("Classes", True)):
+    kinds = (
+        ("Functions", "autofunction", inspect.isfunction),
+        ("Classes", "autoclass", inspect.isclass),
+        ("Modules", "automodule", inspect.ismodule),
+    )
+    for title, kind, fits in kinds:
         parts.append(f"## {title}\n\n```{{eval-rst}}")
         for name, value in named:
-            if inspect.isclass(value) is classes:
-                kind = "autoclass" if classes else "autofunction"
-                members = "\n   :members:" if classes else ""
+            if fits(value):
+                members = "" if kind == "autofunction" else "\n   :members:"
                 parts.append(f".. {kind}:: tunekit.{name}{members}")
         parts.append("```\n")
     return "\n".join(parts)
@@ -103,6 +123,7 @@ def fill(app: object, page: str, source: list[str]) -> None:
     """Give a page what is written elsewhere, once, and turn its links."""
     text = source[0]
     text = text.replace("<!-- all commands -->", commands())
+    text = text.replace("<!-- every example -->", examples())
     text = text.replace("<!-- every public name -->", public_names())
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = text.replace(f"<!-- all of {name} -->", included(name))
@@ -111,6 +132,18 @@ def fill(app: object, page: str, source: list[str]) -> None:
     source[0] = turn_links(text, page)
 
 
+def plain_stars(
+    app: object, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Let a star in a docstring be a star: none of ours is there for emphasis."""
+    for place, line in enumerate(lines):
+        parts = line.split("`")
+        parts[::2] = [part.replace("*", "\\*") for part in parts[::2]]
+        lines[place] = "`".join(parts)
+
+
 def setup(app: object) -> None:
     """Connect to Sphinx."""
+    # before napoleon, which writes stars of its own
+    app.connect("autodoc-process-docstring", plain_stars, priority=400)  # type: ignore[attr-defined]
     app.connect("source-read", fill)  # type: ignore[attr-defined]

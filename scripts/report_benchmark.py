@@ -3,14 +3,15 @@
     python scripts/report_benchmark.py --chromium /usr/bin/chromium > report.json
 
 Each page is opened in a fresh headless browser, five times. A page is ready when what is on its
-first screen is drawn, and drawn when every chart is. It needs the extra
-`report` and the group `browser`.
+first screen is drawn, and drawn when every chart is; the CPU time is that of its main thread. It
+needs the extra `report` and the group `browser`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -37,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     chromium = parser.parse_args().chromium
-    rows = []
+    rows, load = [], os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for keys in KEYS:
@@ -48,6 +49,8 @@ def main() -> None:
         "what": "reports of made-up caches, opened headless",
         "browser": version.strip(),
         "machine": f"{platform.machine()}, {platform.system()}",
+        "cores": os.cpu_count(),
+        "load_average_before": round(load, 1),
         "trials_per_key": TRIALS,
         "pages": rows,
     }
@@ -67,9 +70,12 @@ def one(folder: Path, keys: int, browser: Browser) -> dict[str, Any]:
     page = folder / f"{keys}.html"
     page.write_text(text, encoding="utf-8")
     said: list[str] = []
+    busy: list[float] = []
     seconds: dict[str, list[float]] = {state: [] for state in STATES}
     for _ in range(OPENINGS):
         tab = browser.new_context().new_page()
+        session = tab.context.new_cdp_session(tab)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
         tab.on("console", lambda message: said.append(message.text))
         tab.on("pageerror", lambda error: said.append(str(error)))
         started = time.monotonic()
@@ -79,6 +85,8 @@ def one(folder: Path, keys: int, browser: Browser) -> dict[str, Any]:
                 f"document.documentElement.dataset.{state} || document.querySelector('#empty')"
             )
             seconds[state].append(time.monotonic() - started)
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        busy.append(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
         tab.context.close()
     return {
         "keys": keys,
@@ -91,6 +99,7 @@ def one(folder: Path, keys: int, browser: Browser) -> dict[str, Any]:
             }
             for state, found in seconds.items()
         },
+        "cpu_seconds_until_drawn": round(statistics.median(busy), 2),
         "console_messages": len(said),
     }
 

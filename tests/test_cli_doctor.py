@@ -139,6 +139,7 @@ def test_rows_that_do_not_fit_or_were_never_verified_are_notes_with_the_command(
     assert checks["stale"]["fix"] == f"tunekit tune --stale --cache {own_cache}"
     assert checks["unverified"]["text"].startswith("1 rows")
     assert checks["misses"]["text"].startswith("1 problems")
+    assert checks["misses"]["fix"] == f"tunekit tune --misses --cache {own_cache}"
     assert "replayed" not in checks
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_help_examples import NEEDS_PACKAGES, prepare, run
+from tests.test_help_examples import EXAMPLES, NEEDS_PACKAGES, prepare, run, settle
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
@@ -19,6 +19,9 @@ RUNNING = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 NEEDS_GPU = ("tunekit tune --shape 4096,4096,4096,float16,nn",)
 """What was not recorded: without a GPU each is an error that says so."""
+
+OF_HELP = {line for _, line in EXAMPLES}
+"""What is an example of a help text too is run as such, and not once more."""
 
 FINDS = ("--check", "--fail-below")
 """Options with which exit code 1 is an answer."""
@@ -35,6 +38,29 @@ def steps(page):
                     yield kind, line.partition("  #")[0].strip()
 
 
+def given():
+    """Return what the pages take as given: operands, and a model of linear layers."""
+    import torch
+
+    import tunekit
+
+    class Transformer(torch.nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(2)])
+            self.head = torch.nn.Linear(4096, 512, dtype=torch.bfloat16)
+
+        def forward(self, x):
+            return self.head(x) if x.shape[-1] == 4096 else self.layers[1](self.layers[0](x))
+
+    x, weight = torch.ones(4, 8), torch.ones(6, 8)
+    return {
+        **{"torch": torch, "tunekit": tunekit, "Transformer": Transformer, "config": None},
+        **{"x": x, "w": weight, "weight": weight, "bias": torch.ones(6)},
+        "model": Transformer(None),
+    }
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     return prepare(tmp_path_factory.mktemp("guides"))
@@ -42,11 +68,9 @@ def prepared(tmp_path_factory):
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_what_a_page_says_runs(page, prepared, tmp_path, monkeypatch, capsys):
-    for file in prepared.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    monkeypatch.chdir(tmp_path)
+    settle(prepared, tmp_path, monkeypatch)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    names = {}
+    names = given()
     for kind, text in steps(page):
         if kind == "python":
             if 'device="cuda"' not in text:
@@ -54,7 +78,7 @@ def test_what_a_page_says_runs(page, prepared, tmp_path, monkeypatch, capsys):
                     warnings.simplefilter("error")
                     exec(compile(text, page.name, "exec"), names)
             continue
-        if not _can_run(text):
+        if text in OF_HELP or not _can_run(text):
             continue
         code = run(text)
         said = capsys.readouterr()

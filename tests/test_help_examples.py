@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from tunekit.cli import cli, main
 
 MOST_TRIALS = "12"
-"""What the examples of `tune` are cut to: they are run to see that they run."""
+"""What the examples of `tune` are cut to, at random: they are run to see that they run."""
 
 NEEDS_GPU = {
     "tunekit tune --shapes shapes.yaml --sampler exhaustive --record sweep.json.gz",
@@ -21,6 +24,15 @@ NEEDS_GPU = {
 """Without one each is an error that says so."""
 
 NEEDS_PACKAGES = {"report": ("jinja2", "vl_convert")}
+
+
+PROGRAM = """\
+import torch
+
+x = torch.ones(512, 512, dtype=torch.bfloat16)
+x @ x.t()
+"""
+"""What the examples record."""
 
 
 def examples():
@@ -38,9 +50,10 @@ EXAMPLES = list(examples())
 def run(line):
     """Run a line in this process; what a shell would do with the output is left out."""
     words = shlex.split(line.partition("|")[0].partition(">")[0])[1:]
-    if words[0] == "tune" and "--stale" not in words and "--trials" not in words:
-        words += ["--trials", MOST_TRIALS]
-    words = [MOST_TRIALS if word == "200" else word for word in words]
+    if words[0] == "tune" and "--stale" not in words:
+        words = [MOST_TRIALS if word == "200" else word for word in words]
+        words += [] if "--trials" in words else ["--trials", MOST_TRIALS]
+        words += [] if "--sampler" in words else ["--sampler", "random"]
     return main(words)
 
 
@@ -55,7 +68,18 @@ def prepare(folder):
         assert main(["export-cache", *argv, *cache]) == 0
     timings = Path(__file__).parent / "cache" / "assets" / "matmul_kernel.autotune.json"
     (folder / timings.name).write_bytes(timings.read_bytes())
+    (folder / "my").mkdir()
+    for program in ("generate.py", "script.py", "train.py", "my/training.py"):
+        (folder / program).write_text(PROGRAM)
     return folder
+
+
+def settle(prepared, folder, monkeypatch):
+    """Work in a copy of a prepared folder, where `python` is the one that runs this."""
+    shutil.copytree(prepared, folder, dirs_exist_ok=True)
+    monkeypatch.chdir(folder)
+    here = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{here}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +91,7 @@ def prepared(tmp_path_factory):
 def test_an_example_runs(command, line, prepared, tmp_path, monkeypatch, capsys):
     for package in NEEDS_PACKAGES.get(command, ()):
         pytest.importorskip(package, reason=f"no {package}: install tunekit-triton[report]")
-    for file in prepared.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    monkeypatch.chdir(tmp_path)
+    settle(prepared, tmp_path, monkeypatch)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code = run(line)
     said = capsys.readouterr()

@@ -135,6 +135,6 @@ def _rows(location: str) -> Iterator[Check]:
         yield Check("unverified", Level.NOTE, text, f"tunekit tune --retune --shapes FILE {where}")
     if misses:
         text = f"{len(misses)} problems were asked for at run time and are not tuned"
-        yield Check("misses", Level.NOTE, text, f"tunekit tune --shapes FILE {where}")
+        yield Check("misses", Level.NOTE, text, f"tunekit tune --misses {where}")
     if leases:
         yield Check("leases", Level.NOTE, f"{len(leases)} keys are being tuned now")

@@ -30,7 +30,7 @@ from tunekit.report.contents import (
 PAGE_ROWS = 50
 """Rows of the table that are shown at a time."""
 
-ROWS_AT_ONCE = 1000
+ROWS_AT_ONCE = 500
 """Rows that are part of the page from the start: what is beyond is made when it is looked at."""
 
 MOST_REASONS = 30
