@@ -82,6 +82,22 @@ def test_every_config_comes_back_once_with_its_problem(make_runner):
     assert runner.provenance(PROBLEMS[0], CONFIGS[0]).device_name == runner.device.name
 
 
+def test_what_ended_and_was_not_taken_is_handed_over_when_a_screening_is_given_up(
+    make_runner, tmp_path
+):
+    runner = make_runner()
+    screening = runner.screen(each(PROBLEMS[0], CONFIGS))
+    taken = [next(screening)[1].config]
+    while sum(words.startswith("end") for _, _, words in log(tmp_path)) < len(CONFIGS):
+        time.sleep(0.01)
+    screening.close()
+    untaken = [trial.config for _, trial in runner.untaken()]
+    # at most two are with the process at a time, so the others' results have arrived
+    assert len(untaken) >= len(CONFIGS) - len(taken) - 2
+    assert len({*taken, *untaken}) == len(taken) + len(untaken)
+    assert runner.untaken() == []
+
+
 def test_what_is_compiled_first_is_measured_first(make_runner):
     runner = make_runner(compiling={CONFIGS[0]: 3.0}, workers=2)
     order = [trial.config for _, trial in runner.screen(each(PROBLEMS[0], CONFIGS[:4]))]

@@ -73,6 +73,7 @@ class GpuRunner:
         self._lock_folder = lock_folder
         self._lock: GpuLock | None = None
         self._vendor: dict[Problem, Measurement | None] = {}
+        self._untaken: list[tuple[Problem, Trial]] = []
 
     @property
     def device(self) -> DeviceInfo:
@@ -125,7 +126,12 @@ class GpuRunner:
             for _ in work:
                 yield self._schedule.next_trial()
         finally:
-            self._schedule.give_up()
+            self._untaken = self._schedule.give_up()
+
+    def untaken(self) -> list[tuple[Problem, Trial]]:
+        """Give up a screening, and return the trials that had ended and nobody had taken."""
+        untaken, self._untaken = [*self._untaken, *self._schedule.give_up()], []
+        return untaken
 
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Measure the finalists against each other and the vendor, in interleaved rounds.

@@ -105,6 +105,10 @@ class ReplayRunner:
         for problem, config in work:
             yield problem, self._trial(self.recorded(problem), config)
 
+    def untaken(self) -> list[tuple[Problem, Trial]]:
+        """Return nothing: each trial is looked up when it is asked for."""
+        return []
+
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Give the recorded finals, of those configs that were in them.
 

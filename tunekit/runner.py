@@ -70,6 +70,9 @@ class Runner(Protocol):
         A failing config is a trial with its status; only a fault of the run itself raises.
         """
 
+    def untaken(self) -> list[tuple[Problem, Trial]]:
+        """Give up a screening, and return the trials that had ended and nobody had taken."""
+
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Measure the finalists against each other and the vendor, in interleaved rounds.
 

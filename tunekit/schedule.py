@@ -134,13 +134,14 @@ class Schedule:
             assert self._error is not None
             raise self._error
 
-    def give_up(self) -> None:
-        """Forget what is left of a screening. What is in flight ends, for nobody."""
+    def give_up(self) -> list[tuple[Problem, Trial]]:
+        """End a screening, and return what was tried and not taken. What is in flight is lost."""
         with self._changed:
             self._screening += 1
             self._compiling = 0
             self._compiled.clear()
-            self._tried.clear()
+            untaken, self._tried = list(self._tried), deque()
+            return untaken
 
     def outlawed(self, config: Config) -> Trial | None:
         """Return the failed trial of a config that has ended too many processes, else None."""

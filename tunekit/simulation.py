@@ -123,6 +123,10 @@ class SimulatedRunner(ReplayRunner):
             works = recorded.status is Status.OK
             yield problem, self._measure.screen(problem, config) if works else recorded
 
+    def untaken(self) -> list[tuple[Problem, Trial]]:
+        """Return nothing: each trial is simulated when it is asked for."""
+        return []
+
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Measure the finalists together, with the vendor's call if that was recorded."""
         self._gpu.wait(self._trial_s)

@@ -57,6 +57,7 @@ class FakeRunner:
         self.interrupt_after = None
         self.on_screen = lambda: None
         self.screened = []
+        self.ended, self.ended_unseen = [], 0
         self.finalists = []
         self.announced = []
         self.closed = False
@@ -78,9 +79,14 @@ class FakeRunner:
     def vendor(self, problem):
         return None if self.vendor_us is None else measurement(self.vendor_us)
 
+    def untaken(self):
+        """Return what a measuring process would have ended while nobody took it."""
+        return [(p, self._trial(c, None, self.time_us(p, c))) for p, c in self.ended]
+
     def screen(self, work):
-        for problem, config in work:
+        for at, (problem, config) in enumerate(work):
             if self.interrupt_after is not None and len(self.screened) >= self.interrupt_after:
+                self.ended = work[at : at + self.ended_unseen]
                 raise KeyboardInterrupt
             self.on_screen()
             self.screened.append((problem, config))

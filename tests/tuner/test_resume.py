@@ -47,6 +47,14 @@ def test_ctrl_c_keeps_what_is_finished_and_the_next_run_does_the_rest(
     assert sum(best.trials for best in report.bests) == 40
 
 
+def test_what_had_ended_when_the_run_was_interrupted_is_kept_too(make_runner, store, tasks):
+    runner = make_runner()
+    runner.ended_unseen = 3
+    seen = interrupted(runner, store, tasks, 9, budget=Budget(trials=20))
+    kept = [config for task in tasks for config in stored(store, runner, task)]
+    assert len(kept) == len(seen) + 3 == 12
+
+
 def test_an_interrupt_in_the_finals_needs_no_more_screening(make_runner, store, tasks):
     runner = make_runner()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tunekit.cache import Store
 from tunekit.errors import TuneError
+from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.runner import Runner
 from tunekit.search import SAMPLERS, Budget, open_storage
@@ -229,7 +230,22 @@ class _Session:
             return
         by_problem = {key.task.problem: key for key in keys}
         work = [(key.task.problem, config) for key in keys for config in key.untried]
-        for problem, trial in self._runner.screen(work):
+        try:
+            self._take(self._runner.screen(work), by_problem, until_it_works=until_it_works)
+        except KeyboardInterrupt:
+            for problem, trial in self._runner.untaken():
+                self._keep(by_problem[problem], trial)
+            raise
+
+    def _take(
+        self,
+        screening: Iterator[tuple[Problem, Trial]],
+        by_problem: Mapping[Problem, KeySearch],
+        *,
+        until_it_works: bool,
+    ) -> None:
+        """Keep each trial as it ends."""
+        for problem, trial in screening:
             key = by_problem[problem]
             self._keep(key, trial)
             if key.untried:
@@ -238,7 +254,7 @@ class _Session:
                 self._finish(key)  # while the others' configs are compiled
             elif key not in self._proposals:
                 self._propose(key)  # for the next round: it is compiled meanwhile
-            if keys[0].best_us is not None if until_it_works else self._late:
+            if key.best_us is not None if until_it_works else self._late:
                 return
 
     def _propose(self, key: KeySearch) -> None:
