@@ -184,6 +184,41 @@ def test_a_trace_holds_the_product_and_not_its_result(pretend_gpu, launches, own
     torch.testing.assert_close(traced(x, y), x @ y)
 
 
+def test_a_default_device_changes_nothing_and_is_not_asked(
+    pretend_gpu, launches, own_cache, best_row
+):
+    put(own_cache, best_row, 48)
+    a, b = operands(48)
+    looks = []
+
+    class Counting(torch.utils._device.DeviceContext):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            looks.append(func)
+            return super().__torch_function__(func, types, args, kwargs)
+
+    Counting.__name__ = "DeviceContext"
+    with Counting("meta"):
+        for _ in range(3):
+            assert tunekit.matmul(a, b).device.type == "cpu"
+    assert launches == [CONFIG]
+    assert len(looks) <= 3
+
+
+def test_a_mode_that_watches_functions_sees_torchs_product(pretend_gpu, launches):
+    seen = []
+
+    class Watching(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    a, b = torch.randn(4, 8), torch.randn(8, 16)
+    with Watching():
+        tunekit.matmul(a, b)
+    assert torch.matmul in seen
+    assert launches == []
+
+
 def test_a_subclass_decides_for_itself(pretend_gpu):
     class Loud(torch.Tensor):
         @classmethod

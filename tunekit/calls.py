@@ -1,0 +1,133 @@
+"""Calls in which somebody has a say: gradients, autocast, a trace, a transform, a mode, `out`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import _is_tracing, _len_torch_dispatch_stack, _len_torch_function_stack
+
+from tunekit import products
+from tunekit.errors import ProblemError
+from tunekit.gradients import is_recording, recorded
+from tunekit.operators import traced
+from tunekit.policies import Policy, current
+from tunekit.products import (
+    PLAIN,
+    SUPPORTED,
+    product,
+    product_into,
+    refuse,
+    takes_kernel,
+    why_not,
+)
+from tunekit.widening import widened
+
+
+def unusual(
+    a: Any, b: Any, out: Any, out_dtype: Any, backend: str | None, on_miss: str | None
+) -> torch.Tensor:
+    """Multiply where gradients, autocast, a trace, a transform, `out` or a subclass has a say."""
+    if torch.compiler.is_compiling():
+        return _compiled(a, b, out, out_dtype, backend, on_miss)
+    plain = type(a) in PLAIN and type(b) in PLAIN and (out is None or type(out) in PLAIN)
+    if not (plain and _len_torch_function_stack()):
+        return _settled(a, b, out, out_dtype, backend, on_miss)
+    how = current().policy.overridden(backend, on_miss)
+    if how.backend == "auto" and not _only_a_default_device():
+        return _by_torch(a, b, out, out_dtype, how)
+    # A default device is a function mode too: each look at a tensor would go through it.
+    with torch._C.DisableTorchFunction():
+        return _settled(a, b, out, out_dtype, backend, on_miss)
+
+
+def _settled(
+    a: Any, b: Any, out: Any, out_dtype: Any, backend: str | None, on_miss: str | None
+) -> torch.Tensor:
+    scope = current()
+    how = scope.policy.overridden(backend, on_miss)
+    if type(a) not in PLAIN or type(b) not in PLAIN or a.is_nested or b.is_nested:
+        return _by_torch(a, b, out, out_dtype, how)
+    if out_dtype is not None and out_dtype != a.dtype:
+        return widened(a, b, out, out_dtype, how)
+    kernels = how.backend == "triton" or (how.backend == "auto" and products.on_gpu(a))
+    if kernels and out is None and torch.is_autocast_enabled(a.device.type):
+        dtype = torch.get_autocast_dtype(a.device.type)
+        with torch.autocast(a.device.type, enabled=False):
+            return unusual(_cast(a, dtype), _cast(b, dtype), None, None, backend, on_miss)
+    if out is not None:
+        return _into(out, a, b, backend, on_miss)
+    if _len_torch_dispatch_stack() or _is_tracing():
+        return _by_torch(a, b, None, None, how)  # who watches wants to see torch's own product
+    if not is_recording(a, b):
+        return product(a, b, scope, backend, on_miss)
+    if kernels and why_not(a, b) is None:
+        return recorded(a, b, scope, backend, on_miss)
+    return _by_torch(a, b, None, None, how)
+
+
+def _by_torch(a: Any, b: Any, out: Any, out_dtype: Any, how: Policy) -> torch.Tensor:
+    """Multiply by torch what kernels have no part in; `backend="triton"` says why they have none.
+
+    Raises:
+        ProblemError: the backend is `triton`.
+    """
+    if how.backend == "triton":
+        refuse(a, b)
+        raise ProblemError("backend='triton' cannot multiply while the call is watched or traced")
+    options = {} if out_dtype is None else {"out_dtype": out_dtype}
+    return torch.matmul(a, b, **options) if out is None else torch.matmul(a, b, out=out, **options)
+
+
+def _into(
+    out: Any, a: torch.Tensor, b: torch.Tensor, backend: str | None, on_miss: str | None
+) -> torch.Tensor:
+    """Multiply into `out`: as a kernel writes it, or by torch, whose rules decide all the rest."""
+    scope = current()
+    how = scope.policy.overridden(backend, on_miss)
+    plain = type(out) in PLAIN and out.layout is torch.strided
+    if not plain or is_recording(a, b, out):
+        return torch.matmul(a, b, out=out)
+    if _len_torch_dispatch_stack() or _is_tracing():
+        return _by_torch(a, b, out, None, how)
+    if product_into(out, a, b, scope, backend, on_miss):
+        return out  # type: ignore[no-any-return]
+    if how.backend == "triton":
+        refuse(a, b)
+    if how.backend != "triton" or not takes_kernel(a, b, how):
+        return torch.matmul(a, b, out=out)
+    memory = [one.untyped_storage().data_ptr() for one in (a, b)]
+    alike = out.dtype == a.dtype and out.device == a.device
+    if not alike or out.untyped_storage().data_ptr() in memory:
+        return torch.matmul(a, b, out=out)  # which knows what is wrong with it
+    return torch.mul(product(a, b, scope, backend, on_miss), 1, out=out)
+
+
+def _compiled(
+    a: Any, b: Any, out: Any, out_dtype: Any, backend: str | None, on_miss: str | None
+) -> torch.Tensor:
+    """Multiply while `torch.compile` or `torch.export` traces: the operator decides at run time."""
+    if out_dtype is not None and out_dtype != a.dtype:
+        return widened(a, b, out, out_dtype, Policy())
+    kernels = backend == "triton" or (products.on_gpu(a) and backend != "vendor")
+    if kernels and torch.is_autocast_enabled(a.device.type):
+        dtype = torch.get_autocast_dtype(a.device.type)
+        a, b = _cast(a, dtype), _cast(b, dtype)
+    alike = a.dtype == b.dtype and a.device == b.device and a.dtype in SUPPORTED
+    if out is None and kernels and alike and a.dim() and b.dim():
+        return traced(a, b, backend, on_miss)
+    return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+
+
+def _cast(operand: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return an operand as autocast hands it to a product."""
+    if operand.is_floating_point() and operand.dtype != torch.float64:
+        return operand.to(dtype)
+    return operand
+
+
+def _only_a_default_device() -> bool:
+    """Say whether the function modes in force do no more than name a default device."""
+    count = torch._C._len_torch_function_stack()
+    modes = (torch._C._get_function_stack_at(place) for place in range(count))
+    return all(type(mode).__name__ == "DeviceContext" for mode in modes)
