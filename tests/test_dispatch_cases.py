@@ -182,6 +182,9 @@ def test_a_trace_holds_the_product_and_not_its_result(pretend_gpu, launches, own
     torch.testing.assert_close(scripted(x, y), x @ y)
     traced = torch.fx.symbolic_trace(lambda a, b: tunekit.matmul(a, b))
     torch.testing.assert_close(traced(x, y), x @ y)
+    with torch.no_grad():
+        layer = torch.jit.trace(lambda a, w: tunekit.linear(a, w), (a.float(), b.float()))
+        torch.testing.assert_close(layer(x, y), x @ y.t())
 
 
 def test_a_default_device_changes_nothing_and_is_not_asked(

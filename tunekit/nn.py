@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 
 import torch
-from torch._C import _is_any_autocast_enabled, _len_torch_dispatch_stack
+from torch._C import (
+    _is_any_autocast_enabled,
+    _is_tracing,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
@@ -247,6 +252,8 @@ def _is_bare(operands: Sequence[torch.Tensor]) -> bool:
     return not (
         _is_any_autocast_enabled()
         or peek_interpreter_stack() is not None
+        or _len_torch_function_stack()
         or _len_torch_dispatch_stack()
+        or _is_tracing()
         or forward_ad._current_level >= 0
     )
