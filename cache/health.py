@@ -84,5 +84,5 @@ def _contents(path: Path) -> tuple[str | None, str | None]:
                 return str(schema), f"a row of {table} names one that is not there"
             return str(schema), None
     except (sqlite3.Error, TypeError) as error:  # TypeError: the table of the schema is empty
-        text = "it says no schema" if isinstance(error, TypeError) else str(error)
+        text = "it says no schema" if isinstance(error, TypeError) else str(error) or "damaged"
         return None, "it is not a tunekit cache" if "no such table" in text else text

@@ -199,3 +199,46 @@ def test_json_is_one_document(capsys):
 def test_a_line_cannot_drive_the_terminal(capsys):
     output.say("a\x1b[31m b\nc")
     assert capsys.readouterr().err == "tunekit: a?[31m b c\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["shw"], "'show'"),
+        (["explan", "1", "1", "1"], "'explain'"),
+        (["export"], "'export-cache'"),
+        (["tune", "--shaps", "a.yaml"], "--shapes"),
+        (["bench", "--fail-bellow", "1"], "--fail-below"),
+        (["report", "--gpus", "x"], "--gpu"),
+    ],
+)
+def test_what_is_mistyped_is_answered_with_what_was_meant(argv, meant, capsys):
+    assert main(argv) == 2
+    assert meant in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell, capsys):
+    assert main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert f"_TUNEKIT_COMPLETE={shell}_complete" in text
+
+
+def test_a_shell_that_completes_is_given_commands_and_options():
+    from click.shell_completion import BashComplete
+
+    complete = BashComplete(cli, {}, "tunekit", "_TUNEKIT_COMPLETE")
+    assert [item.value for item in complete.get_completions([], "expl")] == ["explain"]
+    assert [item.value for item in complete.get_completions(["bench"], "--fail")] == [
+        "--fail-below"
+    ]
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_there_are_colours_on_a_terminal_and_nowhere_else(on_terminal):
+    from tunekit.checkup import Check, Level
+    from tunekit.cli_doctor import lines
+
+    text = "\n".join(lines([Check("a", Level.PROBLEM, "b", "c")], on_terminal=on_terminal))
+    assert ("\x1b[31m" in text) is on_terminal
+    assert "problem" in text

@@ -232,3 +232,11 @@ def test_a_replayed_row_is_improved_on_a_gpu(tuned, capsys):
     assert main(["explain", "512", "4096", "4096", "--gpu", H200.slug]) == 0
     out = capsys.readouterr().out
     assert "to improve  on a GPU: tunekit tune --shape 512,4096,4096,bfloat16,nt --cache" in out
+
+
+def test_without_a_cache_the_vendor_runs_and_the_command_is_given(own_cache, capsys):
+    assert main(["explain", "512", "4096", "4096"]) == 1
+    err = capsys.readouterr().err
+    assert "the vendor's library runs 512x4096x4096 bfloat16 nt" in err
+    assert f"tunekit tune --shape 512,4096,4096,bfloat16,nt --cache {own_cache}" in err
+    assert not own_cache.exists()

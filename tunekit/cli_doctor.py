@@ -31,11 +31,12 @@ def run_doctor(cache: str | None, *, as_json: bool) -> int:
     if as_json:
         answer_json({"schema": SCHEMA, "healthy": healthy, "checks": [c.to_dict() for c in checks]})
     else:
-        answer("\n".join(_lines(checks, on_terminal=answer_width() is not None)))
+        answer("\n".join(lines(checks, on_terminal=answer_width() is not None)))
     return 0 if healthy else 1
 
 
-def _lines(checks: list[Check], *, on_terminal: bool) -> Iterator[str]:
+def lines(checks: list[Check], *, on_terminal: bool) -> Iterator[str]:
+    """Yield what was found as text, a line each and its cure below it."""
     width = max(len(check.name) for check in checks)
     for check in checks:
         text = "".join(letter if letter.isprintable() else "?" for letter in check.text)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import click
 
 from tunekit.cache import Store
+from tunekit.errors import NoStoreError
 from tunekit.explanation import Explanation, explain
-from tunekit.key import Problem
+from tunekit.key import Problem, TuningKey
+from tunekit.lookup import how_to_tune
 from tunekit.output import answer, answer_json
 from tunekit.report import shortened
 from tunekit.shapes import parse_shape
@@ -53,8 +55,15 @@ def run_explain(
         TunekitError: the problem is none, the cache cannot be read, or no GPU is known.
     """
     problem = parse_words(words, dtype, layout)
-    with Store.open(cache, create=False) as store:
-        found = explain(store, problem, which_gpu(gpu, store, sole=True))
+    try:
+        with Store.open(cache, create=False) as store:
+            found = explain(store, problem, which_gpu(gpu, store, sole=True))
+    except NoStoreError as error:
+        how = how_to_tune(TuningKey.of(problem, "any"), error.location)
+        raise NoStoreError(
+            f"there is no cache at {error.location}, so the vendor's library runs {problem}; {how}",
+            location=error.location,
+        ) from error
     if as_json:
         answer_json(found.to_dict())
     else:
