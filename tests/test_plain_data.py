@@ -89,9 +89,13 @@ def first_text(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_nothing_is_unpickled_or_evaluated_and_no_sql_is_built(file):
-    assert faults(file.read_text(encoding="utf-8")) == []
+# What runs the program that `tunekit record` was asked to run, as Python itself would.
+ALLOWED = {"tunekit/recorder/program.py": {"calls compile", "calls exec"}}
+
+
+@pytest.mark.parametrize(("file", "name"), zip(FILES, NAMES, strict=True), ids=NAMES)
+def test_nothing_is_unpickled_or_evaluated_and_no_sql_is_built(file, name):
+    assert set(faults(file.read_text(encoding="utf-8"))) == ALLOWED.get(name, set())
 
 
 @pytest.mark.parametrize(

@@ -153,8 +153,8 @@ def main(pipe: int, lifeline: int) -> None:
     try:
         serve, args = connection.recv()
         serve(connection, *args)
-    except EOFError:
-        return  # nobody asks any more
+    except EOFError:  # nobody asks any more: what this process started is to end with it
+        os.killpg(0, signal.SIGKILL)
     except Exception:
         connection.send(Raised(traceback.format_exc()))
 
