@@ -50,7 +50,7 @@ def test_any_legal_config_is_right_for_any_problem(case, seed):
     assert_right(*case, seed)
 
 
-@pytest.mark.parametrize("k", [1, 7, 8, 255, 257, 1000])
+@pytest.mark.parametrize("k", [1, 8, 257])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_k_tail_and_a_row_tail_are_masked(k, layout):
     for m, n in ((1, 131), (131, 1)):
@@ -59,7 +59,7 @@ def test_a_k_tail_and_a_row_tail_are_masked(k, layout):
             assert_right(problem, config)
 
 
-@pytest.mark.parametrize("split_k", [2, 4, 8, 16])
+@pytest.mark.parametrize("split_k", [2, 16])
 @pytest.mark.parametrize("shape", [(1, 70), (70, 1)])
 def test_split_k_repeats_bit_by_bit_and_leaves_its_counters_at_zero(split_k, shape):
     problem = Problem("matmul", *shape, 256 * 17, "float32")
