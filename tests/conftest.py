@@ -25,6 +25,11 @@ from hypothesis import HealthCheck, settings
 if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# What a shell starts in the background ignores Ctrl-C, and so would what the tests start in order
+# to interrupt it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # `pytest --hypothesis-profile full` searches longer and at random; `brief` is for a second run.
 settings.register_profile(
     "ci",
