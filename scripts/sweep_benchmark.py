@@ -29,6 +29,7 @@ import torch
 import triton
 from allocation_benchmark import portfolio_without
 from interleaved import ROUNDS, Interleaved
+from tune_benchmark import say, write
 
 import tunekit
 from tunekit.cache import Store
@@ -183,17 +184,6 @@ def figures(rows: list[dict[str, Any]], trials: int) -> dict[str, float]:
         "regret_worst": round(max(found), 5),
         "within_2pct": round(statistics.fmean(r <= 0.02 for r in found), 3),
     }
-
-
-def write(found: dict[str, Any], path: Path | None) -> None:
-    """Write what there is so far."""
-    if path is not None:
-        path.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def say(text: str) -> None:
-    """Write a line on stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

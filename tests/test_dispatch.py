@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tunekit
-from tunekit import dispatch, products, serving
+from tunekit import dispatch
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
@@ -28,15 +28,10 @@ from tunekit.trial import Best, Choice, Grade, Measurement, Provenance
 
 H200 = KNOWN_DEVICES["sm_90"]
 ON_GPU = torch.cuda.is_available()
-pytestmark = pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning")
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    """Start and leave with a process that has read nothing."""
-    tunekit.reload()
-    yield
-    tunekit.reload()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning"),
+    pytest.mark.usefixtures("forget"),
+]
 
 
 @pytest.fixture
@@ -67,13 +62,6 @@ def no_vendor(monkeypatch):
 
     monkeypatch.setattr(torch, "matmul", refuse)
     monkeypatch.setattr(torch, "mm", refuse)
-
-
-@pytest.fixture
-def pretend_gpu(monkeypatch):
-    """Let operands on the CPU stand for an H200's, so that `auto` asks the rows."""
-    monkeypatch.setattr(serving, "_device_info", lambda place, backend: H200)
-    monkeypatch.setattr(products, "on_gpu", lambda a: True)
 
 
 def row(problem: Problem, config: Config, *, choice=Choice.TRITON, source=None) -> Best:

@@ -25,18 +25,7 @@ H200 = KNOWN_DEVICES["sm_90"]
 CONFIG = Config("pointer", 16, 32, 32, num_stages=2)
 
 
-@pytest.fixture(autouse=True)
-def forget():
-    tunekit.reload()
-    yield
-    tunekit.reload()
-
-
-@pytest.fixture
-def pretend_gpu(monkeypatch):
-    """Let operands on the CPU stand for an H200's, so that `auto` asks the rows."""
-    monkeypatch.setattr(serving, "_device_info", lambda place, backend: H200)
-    monkeypatch.setattr(products, "on_gpu", lambda a: True)
+pytestmark = pytest.mark.usefixtures("forget")
 
 
 @pytest.fixture

@@ -13,14 +13,10 @@ from tunekit import products
 from tunekit.errors import ProblemError
 from tunekit.kernels.matmul_family import MATMUL
 
-pytestmark = pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning")
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    tunekit.reload()
-    yield
-    tunekit.reload()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning"),
+    pytest.mark.usefixtures("forget"),
+]
 
 
 @pytest.fixture

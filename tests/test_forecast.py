@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tunekit
-from tunekit import dispatch, products, serving
+from tunekit import dispatch, products
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
@@ -25,18 +25,7 @@ OTHER = Config("pointer", 32, 32, 32, num_stages=2)
 ILLEGAL = Config("pointer", 256, 256, 256, num_stages=6)
 
 
-@pytest.fixture(autouse=True)
-def forget():
-    tunekit.reload()
-    yield
-    tunekit.reload()
-
-
-@pytest.fixture
-def pretend_gpu(monkeypatch):
-    """Let operands on the CPU stand for an H200's, so that `auto` asks the rows."""
-    monkeypatch.setattr(serving, "_device_info", lambda place, backend: H200)
-    monkeypatch.setattr(products, "on_gpu", lambda a: True)
+pytestmark = pytest.mark.usefixtures("forget")
 
 
 @pytest.fixture

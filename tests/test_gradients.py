@@ -13,20 +13,16 @@ from tunekit import products
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import describe
 
-pytestmark = pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning"),
+    pytest.mark.usefixtures("forget"),
+]
 
 SHAPES = [
     ((5,), (5,)), ((4, 5), (5,)), ((5,), (5, 6)), ((4, 5), (5, 6)), ((3, 4, 5), (5, 6)),
     ((2, 3, 4, 5), (5,)), ((4, 5), (3, 5, 6)), ((5,), (3, 5, 6)), ((2, 1, 4, 5), (3, 5, 6)),
     ((3, 4, 5), (1, 5, 6)), ((0, 4, 5), (5, 6)), ((3, 0, 5), (3, 5, 6)), ((4, 0), (0, 5)),
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    tunekit.reload()
-    yield
-    tunekit.reload()
 
 
 @pytest.fixture

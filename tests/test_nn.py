@@ -28,15 +28,10 @@ from tunekit.key import TuningKey
 from tunekit.trial import Best, Choice, Measurement, Provenance
 
 H200 = KNOWN_DEVICES["sm_90"]
-pytestmark = pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning")
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    """Start and leave with a process that has read nothing."""
-    tunekit.reload()
-    yield
-    tunekit.reload()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning"),
+    pytest.mark.usefixtures("forget"),
+]
 
 
 @pytest.fixture

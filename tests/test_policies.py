@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tunekit
-from tunekit import policies, products, serving
+from tunekit import policies, products
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
@@ -30,13 +30,6 @@ def forget():
     yield
     tunekit.set_policy(**{name: getattr(before, name) for name in Policy.__slots__})
     tunekit.reload()
-
-
-@pytest.fixture
-def pretend_gpu(monkeypatch):
-    """Let operands on the CPU stand for an H200's, so that `auto` asks the rows."""
-    monkeypatch.setattr(serving, "_device_info", lambda place, backend: H200)
-    monkeypatch.setattr(products, "on_gpu", lambda a: True)
 
 
 def operands(m=48, k=64, n=64):

@@ -12,7 +12,10 @@ import torch
 import tunekit
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("forget"),
+]
 
 
 class Sample:
@@ -40,13 +43,6 @@ def harness():
         yield module
         del sys.modules["harness"]
         sys.modules.pop("wrong_calls", None)
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    tunekit.reload()
-    yield
-    tunekit.reload()
 
 
 def samples(*dtypes):
