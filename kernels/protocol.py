@@ -120,8 +120,8 @@ class Family(Protocol):
     def poison(self, prepared: Prepared) -> None:
         """Fill the output with what no right result holds, so that an unwritten element shows."""
 
-    def vendor(self, prepared: Prepared) -> Launch:
-        """Return the vendor library's call on the same operands."""
+    def vendor(self, prepared: Prepared) -> Launch | None:
+        """Return the vendor library's call on the same operands, None where it has none."""
 
     def compile(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
         """Build a config for a device that need not be present, into Triton's own cache.
