@@ -119,13 +119,18 @@ class PaddedTiles:
     space = VariantSpace(
         variant="padded",
         choices=_TMA_CHOICES,
-        rules=(Rule("unaligned", _unaligned, ("variant",)), *map(_on_copies, _TMA.rules)),
+        rules=(
+            Rule("unaligned", _unaligned, ("variant",)),
+            rules.SINGLE,
+            *map(_on_copies, _TMA.rules),
+        ),
         worth=tuple(map(_on_copies, _TMA.worth)),
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch the copies, then TMA tiles on them."""
         a_copy, a_sizes = _copy_of(a, "n" if problem.layout[0] == "n" else "t", "a")
         b_copy, b_sizes = _copy_of(b, "n" if problem.layout[1] == "n" else "t", "b")
@@ -146,7 +151,7 @@ class PaddedTiles:
                 "num_warps": warps,
             },
         )
-        product = TmaTiles().call(config, as_copied(problem), device, a_copy, b_copy, out)
+        product = TmaTiles().call(config, as_copied(problem), device, a_copy, b_copy, out, *scales)
         return waiting(replace(product, before=(copies,)))
 
     def shared_bytes(self, config: Config, problem: Problem, device: DeviceInfo) -> int:

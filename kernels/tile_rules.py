@@ -36,8 +36,9 @@ def next_power_of_two(n: int) -> int:
 
 
 def tile_count(config: Config, problem: Problem) -> int:
-    """Return how many tiles cover C."""
-    return ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+    """Return how many tiles cover C, or all of them where there are several."""
+    tiles = ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+    return tiles * problem.batch
 
 
 def k_tiles_per_part(config: Config, problem: Problem) -> int:
@@ -110,7 +111,7 @@ def _index_range(config: Config, problem: Problem, device: DeviceInfo) -> str | 
         size + block for size, block in zip((problem.m, problem.n, problem.k), blocks, strict=True)
     )
     tiles = ceil_div(problem.m, config.block_m) + config.group_size
-    tiles *= ceil_div(problem.n, config.block_n)
+    tiles *= ceil_div(problem.n, config.block_n) * problem.batch
     steps = ceil_div(problem.k, config.block_k) * (config.split_k + 1)
     if max(rounded, tiles, steps) >= 1 << 31:
         return f"{problem.m}x{problem.n}x{problem.k} in such tiles passes 32 bits"
@@ -165,9 +166,35 @@ def _idle_split(config: Config, problem: Problem, device: DeviceInfo) -> str | N
 
 
 def _dtype(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    if problem.dtype.startswith("float8") and 0 < device.capability < 89:
+    if not problem.dtype.startswith("float8"):
+        return None
+    if device.backend != "cuda":
+        return f"{problem.dtype} is multiplied on CUDA devices, not on {device.arch}"
+    if 0 < device.capability < 89:
         return f"{problem.dtype} needs compute capability 8.9, {device.arch} is older"
     return None
+
+
+def _plain(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    wide = ITEMSIZE[problem.dtype] > 1 and problem.out_dtype == problem.dtype
+    if not wide or problem.scaling != "none" or problem.batch != 1:
+        return f"{problem} is not a plain product: of 16 or 32 bits, unscaled, one by one"
+    return None
+
+
+def _single(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    return None if problem.batch == 1 else f"{problem.batch} products, this variant computes one"
+
+
+def tma_multiplies(problem: Problem) -> bool:
+    """Say whether tensor cores multiply the operands as TMA brings them to shared memory.
+
+    A warpgroup's product reads 16-bit operands along either dimension, others along K alone.
+    """
+    if ITEMSIZE[problem.dtype] == 2:
+        return True
+    along_k = problem.layout == "nt"
+    return along_k and (problem.dtype != "float32" or problem.precision == "tf32")
 
 
 def warpgroup_dot(config: Config, problem: Problem, device: DeviceInfo) -> bool:
@@ -216,6 +243,15 @@ INDEX_RANGE = Rule("index-range", _index_range, (*TILE, "group_size", "split_k")
 
 SUM_WORTH = Rule("sum", _sum_worth, ("split_k", "switches"))
 SHARED_SUM = Rule("shared-sum", _shared_sum, (*TILE, "split_k", "switches"))
+
+PLAIN = Rule("plain-product", _plain, ("variant",))
+"""The rule of variants that multiply one pair of matrices into one of the same dtype, unscaled.
+
+Without it a variant says that it takes whatever the family takes, and has to.
+"""
+
+SINGLE = Rule("one-product", _single, ("variant",))
+"""The rule of variants that multiply one pair of matrices."""
 
 DOT_RULES = (
     INDEX_RANGE,
