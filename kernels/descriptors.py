@@ -58,7 +58,9 @@ def multiply_add(
     if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
         a_tile = a_tile.to(tl.float32)
         b_tile = b_tile.to(tl.float32)
-    return tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE)
+    return tl.dot(
+            a_tile, b_tile, acc, PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=acc.dtype
+        )  # fmt: skip
 
 
 @triton.jit

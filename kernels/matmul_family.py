@@ -30,6 +30,7 @@ from tunekit.kernels.streamk import StreamK
 from tunekit.kernels.swapped import SwappedOperands
 from tunekit.kernels.target import compile_call, compile_key
 from tunekit.kernels.tma import TmaTiles
+from tunekit.kernels.turned import TURNED
 from tunekit.kernels.vendor import vendor_call
 from tunekit.key import Problem
 from tunekit.space import FIELDS, Space, Violation, enumerate_space, find_violation
@@ -54,6 +55,7 @@ VARIANTS: tuple[Variant, ...] = (
     SwappedOperands(),
     MatrixVector(),
     PaddedTiles(),
+    *TURNED,
     *warp_specialised(),
 )
 """Every variant of the family. A new one is one file and its entry here."""

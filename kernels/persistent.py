@@ -119,6 +119,8 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     """Predict the shared memory of one program: the pipeline and, beside it, the epilogue."""
     stage = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.dtype]
     tile = config.block_m * config.block_n * ITEMSIZE[problem.out_dtype]
+    if problem.scaling == "row":  # scales are handed to the threads that hold their row
+        tile += config.switch("epilogue") * 4 * max(config.block_m, config.block_n)
     if device.capability >= 100:  # the parts of an epilogue there do not share their memory
         return (stage + 16) * config.num_stages + 64 + tile
     return (stage + 16) * config.num_stages + 16 + tile // config.switch("epilogue")

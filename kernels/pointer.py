@@ -146,7 +146,9 @@ def pointer_kernel(
         if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
             a = a.to(tl.float32)
             b = b.to(tl.float32)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE)
+        acc = tl.dot(
+            a, b, acc, PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=acc.dtype
+        )  # fmt: skip
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
@@ -163,24 +165,40 @@ def pointer_kernel(
 
 def _left_to_tma(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     """Leave to the variants that load by TMA, where those can, what they do at less cost."""
-    if not 90 <= device.capability < 110 or ITEMSIZE[problem.dtype] != 2:
+    if not 90 <= device.capability < 110 or problem.dtype == "float32" and not _turnable(problem):
         return None
     area = config.block_m * config.block_n
-    if not problem.aligned:
-        small = area < LEAST_BESIDE_PADDED and min(problem.m, problem.n, problem.k) >= 128
+    if not rules.tma_multiplies(problem):
+        if not _turnable(problem):
+            return None
+    elif not problem.aligned:
+        small = (
+            problem.batch == 1
+            and area < LEAST_BESIDE_PADDED
+            and min(problem.m, problem.n, problem.k) >= 128
+        )
         return f"{config.block_m}x{config.block_n} tile beside padded copies" if small else None
     if area > LARGEST_BESIDE_TMA:
         return f"{config.block_m}x{config.block_n} tile, at most {LARGEST_BESIDE_TMA} elements"
     tiles = rules.tile_count(config, problem)
     if tiles > WAVES_BESIDE_TMA * device.multiprocessors:
         return f"{tiles} tiles on {device.multiprocessors} multiprocessors"
-    if config.block_k < 64 < problem.k:
+    if config.block_k * ITEMSIZE[problem.dtype] < 128 < problem.k * ITEMSIZE[problem.dtype]:
         return f"block_k={config.block_k}, less than a line of shared memory"
     if config.block_m >= 64 and config.num_warps < 4:
         return f"{config.num_warps} warps are no warpgroup"
     return None
 
 
+def _turnable(problem: Problem) -> bool:
+    """Say whether copies that are turned to lie along K pay: a product of many of its elements."""
+    least = min(problem.m, problem.n, problem.k)
+    tensor_cores = problem.dtype != "float32" or problem.precision == "tf32"
+    along_k = rules.tma_multiplies(problem)
+    return tensor_cores and not along_k and problem.batch == 1 and least >= LEAST_TURNED
+
+
+LEAST_TURNED = 256
 LEAST_BESIDE_PADDED = 64 * 64
 """Elements of the smallest tile that is tried on unaligned operands that can be copied."""
 

@@ -147,7 +147,9 @@ def swapped_kernel(
         if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
             rows = rows.to(tl.float32)
             columns = columns.to(tl.float32)
-        acc = tl.dot(rows, columns, acc, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE)
+        acc = tl.dot(
+            rows, columns, acc, PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=acc.dtype
+        )  # fmt: skip
         if not TMA:
             b_ptrs += step * stride_bk
             a_ptrs += step * stride_ak

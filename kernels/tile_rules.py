@@ -201,8 +201,19 @@ def warpgroup_dot(config: Config, problem: Problem, device: DeviceInfo) -> bool:
     """Say whether Triton uses a warpgroup's MMA, which reads both operands in shared memory."""
     if not 90 <= device.capability < 110 or config.block_m < 64 or config.num_warps % 4:
         return False
-    # 32-bit operands can only be read along K, and full float32 has no tensor-core instruction.
-    return problem.dtype != "float32" or (problem.precision == "tf32" and problem.layout == "nt")
+    # Full float32 has no tensor-core instruction.
+    return problem.dtype != "float32" or problem.precision == "tf32"
+
+
+def _buffers(config: Config, problem: Problem, warpgroup: bool) -> tuple[int, int]:
+    """Return how many tiles of A and of B a pipelined tile program keeps in shared memory."""
+    if not warpgroup:
+        return config.num_stages - 1, config.num_stages - 1
+    if ITEMSIZE[problem.dtype] > 1:
+        return config.num_stages, config.num_stages
+    # 8-bit operands are read along K alone; others are turned in registers on their way.
+    a = config.num_stages if problem.layout[0] == "n" else 1
+    return a, config.num_stages if problem.layout[1] == "t" else 1
 
 
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
@@ -212,12 +223,13 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     The epilogue reuses the space to rearrange the tile, in float32 where that is what it stores.
     """
     warpgroup = warpgroup_dot(config, problem, device)
-    buffers = config.num_stages if warpgroup else config.num_stages - 1
-    step = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.dtype]
-    wide = problem.out_dtype == "float32" or config.split_k > 1
-    epilogue = config.block_m * config.block_n * (4 if warpgroup and wide else 2)
+    of_a, of_b = _buffers(config, problem, warpgroup)
+    elements = (config.block_m * of_a + config.block_n * of_b) * config.block_k
+    wide = ITEMSIZE[problem.out_dtype] == 4 or config.split_k > 1
+    widened = problem.dtype != problem.out_dtype
+    epilogue = config.block_m * config.block_n * (4 if wide and (warpgroup or widened) else 2)
     barriers = 64 if warpgroup and device.capability >= 100 else 0
-    return max(step * buffers, epilogue) + barriers
+    return max(elements * ITEMSIZE[problem.dtype], epilogue) + barriers
 
 
 def shared_rule(predict: SharedBytes) -> Rule:

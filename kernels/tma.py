@@ -133,7 +133,7 @@ def waiting(call: KernelCall) -> KernelCall:
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     """Predict the shared memory of one program: the pipeline, or the epilogue that reuses it."""
     stage = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.dtype]
-    wide = problem.out_dtype == "float32" or config.split_k > 1
+    wide = ITEMSIZE[problem.out_dtype] == 4 or config.split_k > 1
     epilogue = config.block_m * config.block_n * (4 if wide else 2)
     barriers = 64 if device.capability >= 100 else 16
     return max((stage + 16) * config.num_stages + barriers, epilogue)
