@@ -165,7 +165,7 @@ def pointer_kernel(
 
 def _left_to_tma(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     """Leave to the variants that load by TMA, where those can, what they do at less cost."""
-    if not 90 <= device.capability < 110 or problem.dtype == "float32" and not _turnable(problem):
+    if not 90 <= device.capability < 110 or (problem.dtype == "float32" and not _turnable(problem)):
         return None
     area = config.block_m * config.block_n
     if not rules.tma_multiplies(problem):

@@ -31,8 +31,11 @@ from tunekit.kernels.tma import TmaTiles, tma_kernel, waiting
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
-TURN_BLOCKS = ((64, 64, 4), (64, 128, 4), (128, 128, 8))
+TURN_BLOCKS = ((64, 64, 4), (64, 128, 4))
 """What one program may turn: lines of the copy, elements along K, and warps."""
+
+MOST_PARTS = 8
+"""Parts of K that are tried: where more pay, there are few tiles, and the copies do not pay."""
 
 
 @triton.jit
@@ -120,6 +123,7 @@ class TurnedTiles:
         choices = {**inner.choices, "copy": tuple(range(len(TURN_BLOCKS)))}
         if "shared" in choices:
             choices["shared"] = (0,)  # no launch has all parts at once and starts early
+        choices["split_k"] = tuple(parts for parts in choices["split_k"] if parts <= MOST_PARTS)
         self.space = VariantSpace(
             variant=name,
             choices=choices,

@@ -15,7 +15,7 @@ from tunekit.errors import ProblemError
 from tunekit.folding import Fold, fold, multiplies, pairs, result_shape
 from tunekit.key import MAX_SIZE
 from tunekit.policies import Policy, Scope
-from tunekit.serving import Calls, Launch, Served, State, kind_of, on_device_of
+from tunekit.serving import Calls, Launch, Served, State, kind_of, on_device_of, scaling_of
 
 Run = Callable[..., torch.Tensor]
 
@@ -91,6 +91,37 @@ def product_into(
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
     return True
+
+
+def computed(
+    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scope: Scope, policy: Policy, *scales: Any
+) -> bool:
+    """Multiply two plain matrices into a result of another dtype, or scaled; says if it was done.
+
+    Where it was not, torch's call is to be made.
+
+    Raises:
+        MissError: the problem is not tuned, and the policy says that this is an error.
+    """
+    kind = (*kind_of(a, b), policy, out.dtype, scaling_of(scales))
+    run = scope.prepared.get(kind)
+    if run is None:
+        served = STATE.serve(a, b, out, policy, *scales)
+        launch = _left_out if served.launch is None else _launched(_guarded(served.launch))
+        run = scope.prepared[kind] = counted(served, launch, a)
+    return bool(run(a, b, out, *scales))
+
+
+def _left_out(*operands: torch.Tensor) -> bool:
+    return False
+
+
+def _launched(launch: Launch) -> Callable[..., bool]:
+    def run(*operands: torch.Tensor) -> bool:
+        launch(*operands)
+        return True
+
+    return run
 
 
 def met(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Served | None:
@@ -230,9 +261,9 @@ def _guarded(launch: Launch) -> Launch:
     """Make the operands' GPU the current one for a launch, where there is more than one."""
     if torch.cuda.is_available() and torch.cuda.device_count() > 1:
 
-        def on_its_device(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-            with on_device_of(a):
-                launch(a, b, out)
+        def on_its_device(*operands: torch.Tensor) -> None:
+            with on_device_of(operands[0]):
+                launch(*operands)
 
         return on_its_device
     return launch
