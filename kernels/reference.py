@@ -73,13 +73,13 @@ def prepare(problem: Problem, device: DeviceInfo, *, place: torch.device, seed: 
     shape_a, shape_b, shape_c = operand_shapes(problem)
     offset = 0 if problem.aligned or not problem.naturally_aligned() else 1
     dtype = torch_dtype(problem.dtype)
-    a = _guarded(shape_a, strides_a, offset, dtype, place)
-    b = _guarded(shape_b, strides_b, offset, dtype, place)
+    a = guarded(shape_a, strides_a, offset, dtype, place)
+    b = guarded(shape_b, strides_b, offset, dtype, place)
     _fill(a, 1.0, generator)
     _fill(b, problem.k**-0.5, generator)
     scales = _scales(problem, generator, place)
-    out = _guarded(shape_c, strides_c, 0, torch_dtype(problem.out_dtype), place)
-    reference, tolerance = _expected(problem, a, b, scales)
+    out = guarded(shape_c, strides_c, 0, torch_dtype(problem.out_dtype), place)
+    reference, tolerance = expected(problem, a, b, scales)
     return Prepared(problem, device, a, b, out, reference, tolerance, scales)
 
 
@@ -107,13 +107,14 @@ def _scales(
     return tuple(made)
 
 
-def _guarded(
+def guarded(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     offset: int,
     dtype: torch.dtype,
     place: torch.device,
 ) -> torch.Tensor:
+    """Return a tensor of this shape in memory that is poison all around it, and in it."""
     extent = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
     memory = torch.empty(extent + offset + 2 * GUARD, dtype=dtype, device=place)
     fill_with_poison(memory)
@@ -138,7 +139,7 @@ def row_chunks(rows: int, columns: int) -> Iterator[slice]:
         yield slice(first, min(first + step, rows))
 
 
-def _expected(
+def expected(
     problem: Problem, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the reference and the elementwise tolerance of a @ b, each as rows of C."""
