@@ -216,6 +216,10 @@ def _buffers(config: Config, problem: Problem, warpgroup: bool) -> tuple[int, in
     return a, config.num_stages if problem.layout[1] == "t" else 1
 
 
+LEAST_REARRANGED = 16 * 1024
+"""Bytes of a tile that are rearranged at a time, where it is not done as a whole."""
+
+
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     """Predict the shared memory of a pipelined tile program, never under what the compiler takes.
 
@@ -225,11 +229,21 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     warpgroup = warpgroup_dot(config, problem, device)
     of_a, of_b = _buffers(config, problem, warpgroup)
     elements = (config.block_m * of_a + config.block_n * of_b) * config.block_k
-    wide = ITEMSIZE[problem.out_dtype] == 4 or config.split_k > 1
-    widened = problem.dtype != problem.out_dtype
-    epilogue = config.block_m * config.block_n * (4 if wide and (warpgroup or widened) else 2)
     barriers = 64 if warpgroup and device.capability >= 100 else 0
+    epilogue = _epilogue(config, problem, device, warpgroup)
     return max(elements * ITEMSIZE[problem.dtype], epilogue) + barriers
+
+
+def _epilogue(config: Config, problem: Problem, device: DeviceInfo, warpgroup: bool) -> int:
+    """Return the bytes through which a tile is rearranged to be stored."""
+    tile = config.block_m * config.block_n
+    wide = ITEMSIZE[problem.out_dtype] == 4 or config.split_k > 1
+    if not wide or (not warpgroup and problem.dtype == problem.out_dtype):
+        return 2 * tile
+    if warpgroup or device.backend != "cuda":
+        return 4 * tile
+    # A warp's product is wider than it is stored: large tiles are rearranged a part at a time.
+    return min(4 * tile, max(LEAST_REARRANGED, 128 * config.num_warps * device.warp_size))
 
 
 def shared_rule(predict: SharedBytes) -> Rule:
