@@ -130,7 +130,9 @@ def met(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Served | None:
     if one is None:
         return None
     left, right = one.a.of(a), one.b.of(b)
-    return STATE.served.get(STATE.kind(left, right, (right.shape[1], 1), 0, policy))
+    rows, columns = left.shape[-2], right.shape[-1]
+    strides = (columns, 1) if left.dim() == 2 else (rows * columns, columns, 1)
+    return STATE.served.get(STATE.kind(left, right, strides, 0, policy))
 
 
 def takes_kernel(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> bool:
@@ -154,7 +156,7 @@ def left_to_torch(a: Any, b: Any, policy: Policy) -> str | None:
     if policy.backend == "auto" and a.dim() + b.dim() == 2:
         return "a dot product of vectors is no matrix product"
     if policy.backend == "auto" and fold(a, b) is None:
-        return "many matrices at once have no kernel yet"
+        return "matrices that are not evenly spaced have no kernel"
     return None
 
 
@@ -235,8 +237,9 @@ def _serve(
     a: torch.Tensor, b: torch.Tensor, one: Fold, out: torch.Tensor, policy: Policy
 ) -> Served:
     left, right = one.a.of(a), one.b.of(b)
-    if out.dim() != 2 or out.shape != (left.shape[0], right.shape[1]):
-        out = out.view(left.shape[0], right.shape[1])
+    shape = (*left.shape[:-1], right.shape[-1])
+    if out.shape != shape:
+        out = out.view(shape)
     return STATE.serve(left, right, out, policy)
 
 
