@@ -73,6 +73,11 @@ CASES = [
      switched("tma", 128, 128, 32, warps=8, stages=4, shared=0)),
     (HOPPER, {**BATCHED, **FEW, "k": 512}, switched(
         "swapped", 16, 64, 128, warps=4, stages=3, shared=0, tma=1)),
+    # every size, stride and distance is 1, which Triton makes a constant that is no tensor
+    (HOPPER, {**BATCHED, "m": 1, "n": 1, "k": 1, "aligned": False},
+     pointer(16, 32, 16, warps=2, stages=2)),
+    (HOPPER, {**BATCHED, "m": 1, "n": 1, "k": 1, "aligned": False},
+     Config("gemv", 1, 128, 16, num_warps=2, num_stages=1)),
 ]  # fmt: skip
 """Architectures, a problem, and a config. The first of each stand for the others by default."""
 
