@@ -22,14 +22,12 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules
 from tunekit.kernels.operands import (
-    accumulator_dtype,
     batch_strides,
-    scale_pointers,
     split_workspace,
-    sum_settings,
 )
 from tunekit.kernels.partials import partials_at_once, store_or_sum
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 

@@ -21,12 +21,16 @@ from tunekit.kernels.failures import classify
 from tunekit.kernels.fingerprint import fingerprint
 from tunekit.kernels.gemv import MatrixVector
 from tunekit.kernels.launching import prepared, runner
-from tunekit.kernels.operands import interpreting, is_float8, stand_ins
+from tunekit.kernels.operands import (
+    interpreting,
+    stand_ins,
+)
 from tunekit.kernels.padded import PaddedTiles
 from tunekit.kernels.persistent import PersistentTiles
 from tunekit.kernels.pointer import PointerTiles
 from tunekit.kernels.protocol import KernelCall, Launch, Prepared, Variant
 from tunekit.kernels.streamk import StreamK
+from tunekit.kernels.sums import is_float8
 from tunekit.kernels.swapped import SwappedOperands
 from tunekit.kernels.target import compile_call, compile_key
 from tunekit.kernels.tma import TmaTiles

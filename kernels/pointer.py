@@ -21,16 +21,14 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.operands import (
-    accumulator_dtype,
     dot_settings,
     in_units,
-    scale_pointers,
     split_workspace,
-    sum_settings,
 )
 from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
+from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 

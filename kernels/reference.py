@@ -33,13 +33,13 @@ import torch
 
 from tunekit.device import DeviceInfo
 from tunekit.kernels.operands import (
-    is_float8,
     operand_shapes,
     operand_strides,
     scale_shapes,
     torch_dtype,
 )
 from tunekit.kernels.protocol import Prepared
+from tunekit.kernels.sums import is_float8
 from tunekit.key import Problem
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}

@@ -25,17 +25,15 @@ from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules
 from tunekit.kernels.descriptors import descriptor, load_tile_of, several
 from tunekit.kernels.operands import (
-    accumulator_dtype,
     batch_strides,
     dot_settings,
     in_unit,
-    scale_pointers,
     split_workspace,
-    sum_settings,
 )
 from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
+from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 

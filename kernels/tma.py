@@ -23,19 +23,17 @@ from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.descriptors import descriptor, multiply_add, several
 from tunekit.kernels.operands import (
-    accumulator_dtype,
     batch_strides,
     dot_settings,
     in_unit,
     interpreting,
-    scale_pointers,
     split_workspace,
-    sum_settings,
 )
 from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
+from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.kernels.tma_rules import TMA_RULES, TMA_WORTH, deep_rule
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import VariantSpace

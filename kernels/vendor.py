@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from tunekit.kernels.operands import is_float8
 from tunekit.kernels.protocol import Launch, Prepared
+from tunekit.kernels.sums import is_float8
 from tunekit.key import Problem
 
 INT8_LEAST_ROWS = 17

@@ -15,7 +15,7 @@ from tunekit.errors import ProblemError
 from tunekit.folding import Fold, fold, multiplies, pairs, result_shape
 from tunekit.key import MAX_SIZE
 from tunekit.policies import Policy, Scope
-from tunekit.serving import Calls, Launch, Served, State, kind_of, on_device_of, scaling_of
+from tunekit.serving import Calls, Launch, Served, State, kind_of, on_device_of
 
 Run = Callable[..., torch.Tensor]
 
@@ -86,42 +86,11 @@ def product_into(
         one = fold(a, b)
         if one is None or not (served := _serve(a, b, one, out, policy)).launch:
             return False
-        run = scope.prepared[kind] = _writing(counted(served, _guarded(served.launch), a))
+        run = scope.prepared[kind] = _writing(counted(served, guarded(served.launch), a))
     run(a, b, out)
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
     return True
-
-
-def computed(
-    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scope: Scope, policy: Policy, *scales: Any
-) -> bool:
-    """Multiply two plain matrices into a result of another dtype, or scaled; says if it was done.
-
-    Where it was not, torch's call is to be made.
-
-    Raises:
-        MissError: the problem is not tuned, and the policy says that this is an error.
-    """
-    kind = (*kind_of(a, b), policy, out.dtype, scaling_of(scales))
-    run = scope.prepared.get(kind)
-    if run is None:
-        served = STATE.serve(a, b, out, policy, *scales)
-        launch = _left_out if served.launch is None else _launched(_guarded(served.launch))
-        run = scope.prepared[kind] = counted(served, launch, a)
-    return bool(run(a, b, out, *scales))
-
-
-def _left_out(*operands: torch.Tensor) -> bool:
-    return False
-
-
-def _launched(launch: Launch) -> Callable[..., bool]:
-    def run(*operands: torch.Tensor) -> bool:
-        launch(*operands)
-        return True
-
-    return run
 
 
 def met(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Served | None:
@@ -230,7 +199,7 @@ def _run_of(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Run:
     served = _serve(a, b, one, a.new_empty(shape), policy)
     if served.launch is None:
         return counted(served, torch.matmul, a)
-    return counted(served, _allocating(_guarded(served.launch), shape), a)
+    return counted(served, _allocating(guarded(served.launch), shape), a)
 
 
 def _serve(
@@ -260,7 +229,7 @@ def _writing(launch: Callable[..., Any]) -> Run:
     return run
 
 
-def _guarded(launch: Launch) -> Launch:
+def guarded(launch: Launch) -> Launch:
     """Make the operands' GPU the current one for a launch, where there is more than one."""
     if torch.cuda.is_available() and torch.cuda.device_count() > 1:
 

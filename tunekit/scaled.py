@@ -10,7 +10,8 @@ from torch._C._functorch import peek_interpreter_stack
 
 from tunekit.errors import ProblemError
 from tunekit.policies import Policy, current
-from tunekit.products import PLAIN, computed, on_gpu
+from tunekit.products import PLAIN, on_gpu
+from tunekit.widening import computed
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)

@@ -1,14 +1,16 @@
-"""Products whose result has another dtype than their operands."""
+"""Products whose result has another dtype than their operands, or is scaled."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tunekit.errors import ProblemError
-from tunekit.policies import Policy, scope_of
-from tunekit.products import PLAIN, computed, on_gpu
+from tunekit.policies import Policy, Scope, scope_of
+from tunekit.products import PLAIN, STATE, counted, guarded, on_gpu
+from tunekit.serving import Launch, kind_of, scaling_of
 
 WIDER = {
     torch.float16: torch.float32,
@@ -33,6 +35,37 @@ def widened(
         raise ProblemError(f"out_dtype={out_dtype} from {a.dtype} and {b.dtype}: use {allowed}")
     result = _product(a, b, out_dtype, how)
     return result if out is None else _put(result, out)
+
+
+def computed(
+    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scope: Scope, policy: Policy, *scales: Any
+) -> bool:
+    """Multiply two plain matrices into a result of another dtype, or scaled; says if it was done.
+
+    Where it was not, torch's call is to be made.
+
+    Raises:
+        MissError: the problem is not tuned, and the policy says that this is an error.
+    """
+    kind = (*kind_of(a, b), policy, out.dtype, scaling_of(scales))
+    run = scope.prepared.get(kind)
+    if run is None:
+        served = STATE.serve(a, b, out, policy, *scales)
+        launch = _left_out if served.launch is None else _launched(guarded(served.launch))
+        run = scope.prepared[kind] = counted(served, launch, a)
+    return bool(run(a, b, out, *scales))
+
+
+def _left_out(*operands: torch.Tensor) -> bool:
+    return False
+
+
+def _launched(launch: Launch) -> Callable[..., bool]:
+    def run(*operands: torch.Tensor) -> bool:
+        launch(*operands)
+        return True
+
+    return run
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, how: Policy) -> torch.Tensor:
