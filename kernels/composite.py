@@ -24,10 +24,9 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.descriptors import descriptor, load_tile, store_tile
-from tunekit.kernels.operands import dot_settings
+from tunekit.kernels.operands import dot_settings, in_unit
 from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
-from tunekit.kernels.tma import in_unit
 from tunekit.kernels.tma_rules import (
     TMA_RULES,
     TMA_WORTH,
@@ -172,6 +171,7 @@ class CompositeTiles:
             Rule("two-powers", _two_powers, ("block_m", "block_n", "block_k", "num_warps")),
             Rule("whole-rows", whole_rows, ("block_m", "num_warps")),
             Rule("registers", _registers, ("block_m", "block_n", "num_warps")),
+            rules.PLAIN,
             *TMA_RULES,
             rules.shared_rule(shared_bytes),
         ),
@@ -184,8 +184,9 @@ class CompositeTiles:
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch one program per tile."""
         a_stored, b_stored = (major == "n" for major in problem.layout)
         block_m, block_k = config.block_m, config.block_k

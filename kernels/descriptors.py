@@ -27,20 +27,40 @@ def load_tile(descriptor, row, column, STORED: tl.constexpr):
 
 
 @triton.jit
+def load_tile_of(descriptor, which, row, column, STORED: tl.constexpr, SEVERAL: tl.constexpr):
+    """Load a tile of one of the matrices that a descriptor lies on, if it lies on SEVERAL."""
+    if SEVERAL:
+        if STORED:
+            box = descriptor.load([which, row, column])
+        else:
+            box = descriptor.load([which, column, row])
+        tile = tl.reshape(box, (box.shape[1], box.shape[2]))
+        return tile if STORED else tile.T
+    else:
+        return load_tile(descriptor, row, column, STORED)
+
+
+@triton.jit
 def multiply_add(
     a, b, acc, first_m, first_n, first_k,
     A_STORED: tl.constexpr,
     B_STORED: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
+    which=0,
+    A_SEVERAL: tl.constexpr = False,
+    B_SEVERAL: tl.constexpr = False,
+    IMPRECISE: tl.constexpr = None,
 ):  # fmt: skip
-    """Add the product of one step along K to a tile."""
-    a_tile = load_tile(a, first_m, first_k, A_STORED)
-    b_tile = load_tile(b, first_k, first_n, B_STORED)
+    """Add the product of one step along K to a tile, of the operands' matrices `which`."""
+    a_tile = load_tile_of(a, which, first_m, first_k, A_STORED, A_SEVERAL)
+    b_tile = load_tile_of(b, which, first_k, first_n, B_STORED, B_SEVERAL)
     if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
         a_tile = a_tile.to(tl.float32)
         b_tile = b_tile.to(tl.float32)
-    return tl.dot(a_tile, b_tile, acc, input_precision=PRECISION)
+    return tl.dot(
+            a_tile, b_tile, acc, PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=acc.dtype
+        )  # fmt: skip
 
 
 @triton.jit
@@ -56,9 +76,16 @@ def store_tile(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DESCRIBED: tl.constexpr,
+    which=0,
+    SEVERAL: tl.constexpr = False,
 ):
-    """Store a tile of C, through its descriptor or through masked pointers."""
-    if DESCRIBED:
+    """Store a tile of C, through its descriptor or through masked pointers.
+
+    SEVERAL: the descriptor lies on many matrices, and `which` is the tile's.
+    """
+    if DESCRIBED and SEVERAL:
+        c.store([which, first_m, first_n], tl.reshape(tile.to(c.dtype), (1, ROWS, COLUMNS)))
+    elif DESCRIBED:
         c.store([first_m, first_n], tile.to(c.dtype))
     else:
         offs_m = first_m + tl.arange(0, ROWS)
@@ -90,20 +117,25 @@ def store_parts(
     COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
     DESCRIBED: tl.constexpr,
+    which=0,
+    SEVERAL: tl.constexpr = False,
 ):
     """Store a tile of C at once, or (PARTS = 2) one half of its columns after the other."""
     if PARTS == 1:
         store_tile(
-            c, tile, first_m, first_n, M, N, stride_cm, stride_cn, ROWS, COLUMNS, DESCRIBED
+            c, tile, first_m, first_n, M, N, stride_cm, stride_cn, ROWS, COLUMNS, DESCRIBED,
+            which, SEVERAL,
         )  # fmt: skip
     else:
         half: tl.constexpr = COLUMNS // 2
         left, right = halves(tile, ROWS, COLUMNS)
         store_tile(
-            c, left, first_m, first_n, M, N, stride_cm, stride_cn, ROWS, half, DESCRIBED
+            c, left, first_m, first_n, M, N, stride_cm, stride_cn, ROWS, half, DESCRIBED,
+            which, SEVERAL,
         )  # fmt: skip
         store_tile(
-            c, right, first_m, first_n + half, M, N, stride_cm, stride_cn, ROWS, half, DESCRIBED
+            c, right, first_m, first_n + half, M, N, stride_cm, stride_cn, ROWS, half, DESCRIBED,
+            which, SEVERAL,
         )  # fmt: skip
 
 
@@ -112,7 +144,7 @@ def descriptor(matrix: Any, *, stored: bool, block_rows: int, block_columns: int
 
     `stored` says that its second dimension is the contiguous one.
     """
-    (rows, columns), (row_stride, column_stride) = matrix.shape, matrix.stride()
+    (rows, columns), (row_stride, column_stride) = matrix.shape[-2:], matrix.stride()[-2:]
     lines, length, leading = (
         (rows, columns, row_stride) if stored else (columns, rows, column_stride)
     )
@@ -121,11 +153,22 @@ def descriptor(matrix: Any, *, stored: bool, block_rows: int, block_columns: int
         whole = 16 // matrix.dtype.itemsize
         leading = -(-length // whole) * whole
     block = [block_rows, block_columns] if stored else [block_columns, block_rows]
+    if several(matrix):
+        shape, strides = [matrix.shape[0], lines, length], [matrix.stride(0), leading, 1]
+        return TensorDescriptor(matrix, shape, strides, [1, *block])
     return TensorDescriptor(matrix, [lines, length], [leading, 1], block)
+
+
+def several(matrix: Any) -> bool:
+    """Say whether an operand is many matrices: not where one serves every product."""
+    return len(matrix.shape) == 3 and matrix.shape[0] > 1 and matrix.stride(0) != 0
 
 
 def describes(matrix: Any) -> bool:
     """Say whether a row-major descriptor can lie on this output."""
-    row_stride, column_stride = matrix.stride()
-    lines_apart = row_stride * matrix.dtype.itemsize % 16 == 0 or matrix.shape[0] == 1
-    return bool(column_stride == 1 and lines_apart and matrix.data_ptr() % 16 == 0)
+    row_stride, column_stride = matrix.stride()[-2:]
+    itemsize = matrix.dtype.itemsize
+    lines_apart = row_stride * itemsize % 16 == 0 or matrix.shape[-2] == 1
+    matrices_apart = len(matrix.shape) == 2 or matrix.stride(0) * itemsize % 16 == 0
+    on_whole = matrix.data_ptr() % 16 == 0
+    return bool(column_stride == 1 and lines_apart and matrices_apart and on_whole)

@@ -21,9 +21,13 @@ import triton.language as tl
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules
-from tunekit.kernels.operands import split_workspace
+from tunekit.kernels.operands import (
+    batch_strides,
+    split_workspace,
+)
 from tunekit.kernels.partials import partials_at_once, store_or_sum
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
@@ -35,12 +39,17 @@ def gemv_kernel(
     out_ptr,
     workspace_ptr,
     arrivals_ptr,
+    scale_matrix_ptr,
+    scale_vector_ptr,
     row_units,
     k_units,
     leading_units,
     stride_inner,
     stride_vector,
     stride_out,
+    matrix_units,
+    vector_units,
+    out_units,
     SPLIT_K,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -53,11 +62,18 @@ def gemv_kernel(
     LEADING_UNIT: tl.constexpr,
     ALONG_K: tl.constexpr,
     STAGES: tl.constexpr,
+    INTEGER: tl.constexpr,
+    SCALING: tl.constexpr,
+    BATCHED: tl.constexpr,
+    MATRIX_UNIT: tl.constexpr,
+    VECTOR_UNIT: tl.constexpr,
+    OUT_UNIT: tl.constexpr,
 ):
     """Compute BLOCK_ROWS elements of matrix @ vector, or one part of their sum over K.
 
     Sizes and the leading dimension come in units, so that the compiler knows what divides them:
     loads of 16 bytes need no more than that, where Triton itself only asks for multiples of 16.
+    BATCHED: there are several of each, as far apart as the last units say.
     """
     ROWS = row_units * ROW_UNIT
     K = k_units * K_UNIT
@@ -70,7 +86,15 @@ def gemv_kernel(
         stride_k = leading
     pid = tl.program_id(0)
     part = tl.program_id(1)
-    rows = pid * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    block = pid
+    if BATCHED:
+        blocks = tl.cdiv(ROWS, BLOCK_ROWS)
+        block = pid % blocks
+        which = (pid // blocks).to(tl.int64)
+        matrix_ptr += which * matrix_units * MATRIX_UNIT
+        vector_ptr += which * vector_units * VECTOR_UNIT
+        out_ptr += which * out_units * OUT_UNIT
+    rows = block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     offs_k = tl.arange(0, BLOCK_K)
     in_rows = rows < ROWS
 
@@ -85,7 +109,8 @@ def gemv_kernel(
     chunk_ptrs = vector_ptr + wide_k * stride_vector
     step = tl.full((), BLOCK_K, tl.int64)
 
-    acc = tl.zeros((BLOCK_ROWS, BLOCK_K), dtype=tl.float32)
+    sums: tl.constexpr = tl.int32 if INTEGER else tl.float32
+    acc = tl.zeros((BLOCK_ROWS, BLOCK_K), dtype=sums)
     for tile_k in tl.range(first, last, num_stages=STAGES):
         # The matrix is read once, the vector by every program: keep the vector in L2.
         if EVEN_K:
@@ -105,12 +130,19 @@ def gemv_kernel(
                 other=0.0,
                 eviction_policy="evict_first",
             )
-        acc += tile.to(tl.float32) * chunk.to(tl.float32)[None, :]
+        acc += tile.to(sums) * chunk.to(sums)[None, :]
         tile_ptrs += step * stride_k
         chunk_ptrs += step * stride_vector
 
+    total = tl.sum(acc, axis=1)
+    if SCALING:
+        total *= tl.load(scale_vector_ptr)
+        if SCALING == 1:
+            total *= tl.load(scale_matrix_ptr)
+        else:
+            total *= tl.load(scale_matrix_ptr + rows, mask=in_rows, other=0.0)
     store_or_sum(
-        out_ptr + wide_rows * stride_out, in_rows, tl.sum(acc, axis=1), tl.arange(0, BLOCK_ROWS),
+        out_ptr + wide_rows * stride_out, in_rows, total, tl.arange(0, BLOCK_ROWS),
         pid, part, workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_ROWS, AT_ONCE, SPLIT,
     )  # fmt: skip
 
@@ -239,28 +271,35 @@ class MatrixVector:
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch one program per tile and part."""
         tiles = tile_rules.tile_count(config, problem)
-        workspace, arrivals = split_workspace(config, out, tiles)
+        workspace, arrivals = split_workspace(config, out, tiles, accumulator_dtype(problem))
+        scale_vector, scale_matrix = scale_pointers(scales, out)
         if vector_is_a(problem):
             rows, matrix, vector = problem.n, b, a
-            strides = (b.stride(1), b.stride(0))
-            along = (a.stride(1), out.stride(1))
+            strides = (b.stride(-1), b.stride(-2))
+            along = (a.stride(-1), out.stride(-1))
         else:
             rows, matrix, vector = problem.m, a, b
-            strides = (a.stride(0), a.stride(1))
-            along = (b.stride(0), out.stride(0))
+            strides = (a.stride(-2), a.stride(-1))
+            along = (b.stride(-2), out.stride(-2))
+            scale_vector, scale_matrix = scale_matrix, scale_vector
         along_k = contiguous_along_k(problem)
         leading, inner = strides if along_k else strides[::-1]
         whole = 16 // ITEMSIZE[problem.dtype]
         units = [math.gcd(size, whole) for size in (rows, problem.k, leading)]
+        apart = batch_strides(matrix.stride(), vector.stride(), out.stride())
+        apart_units = [math.gcd(stride, whole) for stride in apart]
         args = (
-            matrix, vector, out, workspace, arrivals,
+            matrix, vector, out, workspace, arrivals, scale_matrix, scale_vector,
             rows // units[0], problem.k // units[1], leading // units[2],
-            inner, *along, config.split_k,
+            inner, *along, *(s // u for s, u in zip(apart, apart_units, strict=True)),
+            config.split_k,
         )  # fmt: skip
+        settings = sum_settings(config, problem)
         options = {
             "BLOCK_ROWS": block_rows(config),
             "BLOCK_K": config.block_k,
@@ -273,6 +312,10 @@ class MatrixVector:
             "LEADING_UNIT": units[2],
             "ALONG_K": along_k,
             "STAGES": config.num_stages,
+            **{name: settings[name] for name in ("INTEGER", "SCALING", "BATCHED")},
+            "MATRIX_UNIT": apart_units[0],
+            "VECTOR_UNIT": apart_units[1],
+            "OUT_UNIT": apart_units[2],
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
         }

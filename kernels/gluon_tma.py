@@ -101,6 +101,7 @@ class WarpSpecialised:
         },
         rules=(
             Rule("hopper", _hardware, ("variant",)),
+            tile_rules.PLAIN,
             Rule("two-powers", _two_powers, (*tile_rules.TILE, "num_warps")),
             *tile_rules.DOT_RULES,
             tile_rules.REGISTERS,
@@ -114,8 +115,9 @@ class WarpSpecialised:
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch one program per multiprocessor, at most one per tile."""
         m, k = config.block_m, config.block_k
         wide, narrow = _widths(config.block_n)

@@ -19,8 +19,8 @@ from triton.runtime import driver
 from tunekit.kernels.bare import Built, Step, Steps, arguments, bare_steps
 from tunekit.kernels.protocol import KernelCall
 
-Call = Callable[[Any, Any, Any], KernelCall]
-Launch = Callable[[Any, Any, Any], None]
+Call = Callable[..., KernelCall]
+Launch = Callable[..., None]
 Queue = Callable[[int, tuple[int, ...], tuple[Any, ...]], None]
 """Queues one bare launch on a stream: addresses of the operands, and the operands themselves."""
 
@@ -39,26 +39,27 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def prepared(call: Call, a: Any, b: Any, out: Any, *, keep_maps: bool = True) -> Launch:
+def prepared(call: Call, *operands: Any, keep_maps: bool = True) -> Launch:
     """Compile (or load) what `call` launches and return a launch for operands like these.
 
-    It takes tensors whose memory, from their first element on, has the strides, dtype and alignment
-    of these matrices, and queues on the current stream of their device, which must be the current
-    one. `keep_maps=False` encodes descriptors at each launch, to measure what keeping them saves.
+    The operands are A, B, the output, and the scales where there are any. The launch takes tensors
+    whose memory, from their first element on, has the strides, dtype and alignment of these, and
+    queues on the current stream of their device, which must be the current one. `keep_maps=False`
+    encodes descriptors at each launch, to measure what keeping them saves.
     """
-    forms = [(tuple(one.shape), one.stride()) for one in (a, b, out)]
+    forms = [(tuple(one.shape), one.stride()) for one in operands]
 
     def build(*tensors: Any) -> Built:
         # Views of their own, so that each operand is known again even where two are one tensor.
         views = [one.as_strided(*form) for one, form in zip(tensors, forms, strict=True)]
         return Built(tuple(call(*views).sequence()), tuple(views))
 
-    first = build(a, b, out)
+    first = build(*operands)
     compiled = [one.kernel.warmup(*one.args, grid=one.grid, **one.options) for one in first.calls]
     steps = bare_steps(compiled, first)
     if steps is None or (not keep_maps and any(step.maps for step in steps)):
         return _as_it_is(compiled, build)
-    index = out.device.index or 0
+    index = operands[0].device.index or 0
     if len(steps) == 1 and not steps[0].maps and not steps[0].kept:
         return _addresses_only(steps[0], index)
     kept = _Kept(compiled, build, steps, index)
@@ -87,9 +88,9 @@ def _runner(compiled: Any, grid: tuple[int, ...]) -> Callable[[tuple[Any, ...]],
 def _as_it_is(compiled: list[Any], build: Callable[..., Built]) -> Launch:
     """Launch through Triton's launcher, with descriptors made for each call."""
 
-    def launch(a: Any, b: Any, out: Any) -> None:
+    def launch(*operands: Any) -> None:
         with _handing_on:
-            for binary, one in zip(compiled, build(a, b, out).calls, strict=True):
+            for binary, one in zip(compiled, build(*operands).calls, strict=True):
                 _runner(binary, one.grid)(arguments(one))
 
     return launch
@@ -102,16 +103,16 @@ def _addresses_only(step: Step, index: int) -> Launch:
     flat = [*front, *values]
     behind = tuple((len(front) + place, which) for place, which in places)
 
-    def launch(a: Any, b: Any, out: Any) -> None:
-        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    def launch(a: Any, b: Any, out: Any, *scales: Any) -> None:
+        operands = _addresses(a, b, out, scales)
         filled = flat.copy()
         filled[3] = stream_of(index)
         for place, which in behind:
             filled[place] = operands[which]
         bare(*filled)
 
-    def launch_nested(a: Any, b: Any, out: Any) -> None:
-        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    def launch_nested(a: Any, b: Any, out: Any, *scales: Any) -> None:
+        operands = _addresses(a, b, out, scales)
         filled = values.copy()
         for place, which in places:
             filled[place] = operands[which]
@@ -120,6 +121,11 @@ def _addresses_only(step: Step, index: int) -> Launch:
         bare(*before, filled)
 
     return launch_nested if step.nested else launch
+
+
+def _addresses(a: Any, b: Any, out: Any, scales: tuple[Any, ...]) -> tuple[int, ...]:
+    operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    return (*operands, *(one.data_ptr() for one in scales)) if scales else operands
 
 
 class _Kept:
@@ -141,29 +147,29 @@ class _Kept:
         self._of_stream: dict[int, list[Queue]] = {}
         self._shared = None if any(step.kept for step in steps) else self._queues(steps)
 
-    def launch_for_all_streams(self, a: Any, b: Any, out: Any) -> None:
+    def launch_for_all_streams(self, a: Any, b: Any, out: Any, *scales: Any) -> None:
         """Queue the launch, which is one and has no memory of its own."""
-        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        operands = _addresses(a, b, out, scales)
         assert self._shared is not None
-        self._shared[0](self._stream_of(self._index), operands, (a, b, out))
+        self._shared[0](self._stream_of(self._index), operands, (a, b, out, *scales))
 
-    def launch(self, a: Any, b: Any, out: Any) -> None:
+    def launch(self, a: Any, b: Any, out: Any, *scales: Any) -> None:
         """Queue the launches on operands of the kind this was made for."""
         stream = self._stream_of(self._index)
-        operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        for queue in self._shared or self._on(stream, a, b, out):
-            queue(stream, operands, (a, b, out))
+        operands = _addresses(a, b, out, scales)
+        for queue in self._shared or self._on(stream, a, b, out, *scales):
+            queue(stream, operands, (a, b, out, *scales))
 
-    def launch_in_order(self, a: Any, b: Any, out: Any) -> None:
+    def launch_in_order(self, a: Any, b: Any, out: Any, *scales: Any) -> None:
         """Queue launches that hand something on, unmixed with another thread's."""
         with _handing_on:
-            self.launch(a, b, out)
+            self.launch(a, b, out, *scales)
 
-    def _on(self, stream: int, a: Any, b: Any, out: Any) -> list[Queue]:
+    def _on(self, stream: int, *tensors: Any) -> list[Queue]:
         if torch.cuda.is_current_stream_capturing():
-            return self._queues(self._steps(a, b, out))
+            return self._queues(self._steps(*tensors))
         if stream not in self._of_stream:
-            self._of_stream[stream] = self._queues(self._steps(a, b, out))
+            self._of_stream[stream] = self._queues(self._steps(*tensors))
         return self._of_stream[stream]
 
     def _queues(self, steps: Steps) -> list[Queue]:
@@ -171,8 +177,8 @@ class _Kept:
             _queue(step, maps, self._encoded) for step, maps in zip(steps, self._maps, strict=True)
         ]
 
-    def _steps(self, a: Any, b: Any, out: Any) -> Steps:
-        steps = bare_steps(self._compiled, self._build(a, b, out))
+    def _steps(self, *tensors: Any) -> Steps:
+        steps = bare_steps(self._compiled, self._build(*tensors))
         assert steps is not None  # it was not when this was made
         return steps
 

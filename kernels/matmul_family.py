@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -22,15 +21,21 @@ from tunekit.kernels.failures import classify
 from tunekit.kernels.fingerprint import fingerprint
 from tunekit.kernels.gemv import MatrixVector
 from tunekit.kernels.launching import prepared, runner
-from tunekit.kernels.operands import interpreting, stand_ins
+from tunekit.kernels.operands import (
+    interpreting,
+    stand_ins,
+)
 from tunekit.kernels.padded import PaddedTiles
 from tunekit.kernels.persistent import PersistentTiles
 from tunekit.kernels.pointer import PointerTiles
 from tunekit.kernels.protocol import KernelCall, Launch, Prepared, Variant
 from tunekit.kernels.streamk import StreamK
+from tunekit.kernels.sums import is_float8
 from tunekit.kernels.swapped import SwappedOperands
 from tunekit.kernels.target import compile_call, compile_key
 from tunekit.kernels.tma import TmaTiles
+from tunekit.kernels.turned import TURNED
+from tunekit.kernels.vendor import vendor_call
 from tunekit.key import Problem
 from tunekit.space import FIELDS, Space, Violation, enumerate_space, find_violation
 from tunekit.trial import Fingerprint, Status
@@ -54,12 +59,20 @@ VARIANTS: tuple[Variant, ...] = (
     SwappedOperands(),
     MatrixVector(),
     PaddedTiles(),
+    *TURNED,
     *warp_specialised(),
 )
 """Every variant of the family. A new one is one file and its entry here."""
 
-DTYPES = ("float16", "bfloat16", "float32")
-"""Operand dtypes the family's kernels take today; the result has the same."""
+OUTPUTS = {
+    "float16": ("float16", "float32"),
+    "bfloat16": ("bfloat16", "float32"),
+    "float32": ("float32",),
+    "float8_e4m3fn": ("bfloat16", "float16", "float32"),
+    "float8_e5m2": ("bfloat16", "float16", "float32"),
+    "int8": ("int32",),
+}
+"""Operand dtypes the family's kernels take, and what each may be multiplied into."""
 
 
 class MatmulFamily:
@@ -111,25 +124,23 @@ class MatmulFamily:
 
     def launch(self, config: Config, prepared: Prepared) -> Launch:
         """Compile (or load) a config and return its launch on the prepared operands."""
-        call = self._call(
-            config, prepared.problem, prepared.device, prepared.a, prepared.b, prepared.out
-        )
-        return _launch(call)
+        operands = (prepared.a, prepared.b, prepared.out, *prepared.scales)
+        return _launch(self._call(config, prepared.problem, prepared.device, *operands))
 
     def bind(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> Callable[[Any, Any, Any], None]:
+        self, config: Config, problem: Problem, device: DeviceInfo, *operands: Any
+    ) -> Callable[..., None]:
         """Return a launch for any operands with these dtypes, shapes, strides and alignment."""
         self._require_legal(config, problem, device)
         variant = self.variant(config.variant)
 
-        def call(a: Any, b: Any, out: Any) -> KernelCall:
-            return variant.call(config, problem, device, a, b, out)
+        def call(*tensors: Any) -> KernelCall:
+            return variant.call(config, problem, device, *tensors)
 
         if not interpreting():
-            return prepared(call, a, b, out)
-        _interpretable(call(a, b, out))
-        forms = [(tuple(one.shape), one.stride()) for one in (a, b, out)]
+            return prepared(call, *operands)
+        _interpretable(call(*operands))
+        forms = [(tuple(one.shape), one.stride()) for one in operands]
 
         def interpret(*tensors: Any) -> None:
             views = [one.as_strided(*form) for one, form in zip(tensors, forms, strict=True)]
@@ -155,20 +166,12 @@ class MatmulFamily:
         return reference.error_ratio(prepared)
 
     def poison(self, prepared: Prepared) -> None:
-        """Fill the output with NaN."""
-        prepared.out.fill_(float("nan"))
+        """Fill the output with NaN, or with what no sum of integers here is."""
+        reference.fill_with_poison(prepared.out)
 
-    def vendor(self, prepared: Prepared) -> Launch:
-        """Return `torch.mm` on the same operands and in the same precision."""
-
-        def multiply() -> None:
-            torch.mm(prepared.a, prepared.b, out=prepared.out)
-
-        def multiply_float32() -> None:
-            with fp32_precision(prepared.problem.precision):
-                multiply()
-
-        return multiply_float32 if prepared.problem.dtype == "float32" else multiply
+    def vendor(self, prepared: Prepared) -> Launch | None:
+        """Return torch's call on the same operands and in the same precision, if it has one."""
+        return vendor_call(prepared)
 
     def compile(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
         """Build a config for a device that need not be present; returns its shared bytes."""
@@ -184,10 +187,10 @@ class MatmulFamily:
         return classify(error)
 
     def _call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
+        self, config: Config, problem: Problem, device: DeviceInfo, *operands: Any
     ) -> KernelCall:
         self._require_legal(config, problem, device)
-        return self.variant(config.variant).call(config, problem, device, a, b, out)
+        return self.variant(config.variant).call(config, problem, device, *operands)
 
     def _require_legal(self, config: Config, problem: Problem, device: DeviceInfo) -> None:
         broken = self.violation(config, problem, device)
@@ -196,12 +199,17 @@ class MatmulFamily:
 
 
 def _unsupported(problem: Problem) -> str | None:
-    if problem.dtype not in DTYPES:
-        return f"{problem.dtype} operands are not supported: use one of {', '.join(DTYPES)}"
-    if problem.out_dtype != problem.dtype:
-        return f"{problem.dtype} operands give {problem.dtype}, not {problem.out_dtype}"
-    if problem.scaling != "none" or problem.batch != 1:
-        return "scaled and batched products are not supported"
+    """Return why no kernel of the family computes a problem, or None."""
+    outputs = OUTPUTS.get(problem.dtype)
+    if outputs is None:
+        return f"{problem.dtype} operands are not supported: use one of {', '.join(OUTPUTS)}"
+    if problem.out_dtype not in outputs:
+        allowed = " or ".join(outputs)
+        return f"{problem.dtype} operands give out_dtype {allowed}, not {problem.out_dtype}"
+    if problem.scaling != "none" and not is_float8(problem.dtype):
+        return f"{problem.dtype} operands are not scaled: scaling is for float8"
+    if problem.scaling != "none" and problem.batch != 1:
+        return "scaled products are not batched"
     return None
 
 
@@ -246,18 +254,6 @@ def _launch(call: KernelCall) -> Launch:
 def _in_order(launches: list[Launch]) -> None:
     for launch in launches:
         launch()
-
-
-@contextlib.contextmanager
-def fp32_precision(precision: str) -> Iterator[None]:
-    """Make torch's own matmul use `ieee` or `tf32` arithmetic for float32 inside the block."""
-    setting = torch.backends.cuda.matmul
-    previous = setting.fp32_precision
-    setting.fp32_precision = precision
-    try:
-        yield
-    finally:
-        setting.fp32_precision = previous
 
 
 MATMUL = MatmulFamily(VARIANTS)

@@ -1,9 +1,11 @@
-"""Padded copies: for operands that no wide load can read, copied to where one can.
+"""Padded copies: for operands whose lines lie badly, copied to where they lie well.
 
 Rows of 1023 elements start at odd addresses, so nothing wider than an element can be loaded from
-them, and no descriptor can lie on them. One kernel copies both operands into a workspace with
-leading dimensions of whole 16 bytes, at memory speed; the TMA-tile kernel multiplies the copies.
-The copies cost (M + N) K elements read and written, little beside M N K products.
+them, and no descriptor can lie on them. Rows of 1000 start at whole 16 bytes, so a descriptor can,
+but each of its 128 bytes then lies on two lines of the cache. One kernel copies such operands into
+a workspace with leading dimensions of whole 128 bytes, at memory speed; the TMA-tile kernel
+multiplies the copies. They cost (M + N) K elements read and written, little beside M N K products.
+An operand that lies well is left where it is.
 """
 
 # The bodies of jitted functions are Triton's language, which has no types to check.
@@ -12,6 +14,7 @@ The copies cost (M + N) K elements read and written, little beside M N K product
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import torch
@@ -27,6 +30,9 @@ from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.tma import TmaTiles, shared_bytes, tma_kernel, waiting
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
+
+LINE_BYTES = 128
+"""What TMA fetches at a time: lines of copies are whole ones."""
 
 COPY_BLOCKS = ((1024, 4), (2048, 4), (4096, 8))
 """What one program may copy: elements of the copy, and warps."""
@@ -62,20 +68,27 @@ def padding_kernel(
     b_lines, b_length, b_line, b_inner, b_units,
     a_blocks,
     UNIT: tl.constexpr, BLOCK: tl.constexpr, FAR: tl.constexpr, EARLY: tl.constexpr,
+    A_LENGTH_UNIT: tl.constexpr, A_LINE_UNIT: tl.constexpr,
+    B_LENGTH_UNIT: tl.constexpr, B_LINE_UNIT: tl.constexpr,
 ):  # fmt: skip
-    """Copy both operands, a block a program: those of A first.
+    """Copy the operands that have blocks to copy, a block a program: those of A first.
 
-    EARLY lets the launch that reads the copies start; it waits until they are made.
+    Lengths and strides come in units, so that the compiler knows what divides them and reads whole
+    vectors where it may. EARLY lets the launch that reads the copies start; it waits until they are
+    made.
     """
     if EARLY:
         gdc_launch_dependents()
     block = tl.program_id(0)
     if block < a_blocks:
-        copy_block(a, a_copy, block, a_lines, a_length, a_line, a_inner, a_units * UNIT, BLOCK, FAR)
+        copy_block(
+            a, a_copy, block, a_lines, a_length * A_LENGTH_UNIT, a_line * A_LINE_UNIT, a_inner,
+            a_units * UNIT, BLOCK, FAR,
+        )  # fmt: skip
     else:
         copy_block(
-            b, b_copy, block - a_blocks, b_lines, b_length, b_line, b_inner, b_units * UNIT,
-            BLOCK, FAR,
+            b, b_copy, block - a_blocks, b_lines, b_length * B_LENGTH_UNIT, b_line * B_LINE_UNIT,
+            b_inner, b_units * UNIT, BLOCK, FAR,
         )  # fmt: skip
 
 
@@ -84,8 +97,22 @@ def as_copied(problem: Problem) -> Problem:
     return replace(problem, aligned=True)
 
 
+def lies_well(problem: Problem) -> tuple[bool, bool]:
+    """Say of A and of B whether its lines are whole ones of the cache, so that it is not copied."""
+    if not problem.aligned:
+        return False, False
+    size = ITEMSIZE[problem.dtype]
+    a_lines = problem.m if problem.layout[0] == "n" else problem.k
+    b_lines = problem.k if problem.layout[1] == "n" else problem.n
+    a, b = (
+        lines == 1 or leading * size % LINE_BYTES == 0
+        for lines, leading in zip((a_lines, b_lines), problem.leading_dimensions(), strict=True)
+    )
+    return a, b
+
+
 def _unaligned(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    if problem.aligned:
+    if all(lies_well(problem)):
         return "the operands are aligned as they are"
     return None
 
@@ -101,6 +128,13 @@ def _on_copies(rule: Rule) -> Rule:
         return rule.check(config, as_copied(problem), device)
 
     return Rule(rule.name, check, rule.fields)
+
+
+def _copy(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Try one way of copying where whole vectors are read: it takes little time in any of them."""
+    if problem.aligned and config.switch("copy") != 1:
+        return f"copy={config.switch('copy')} of aligned operands"
+    return None
 
 
 _TMA = TmaTiles.space
@@ -119,17 +153,23 @@ class PaddedTiles:
     space = VariantSpace(
         variant="padded",
         choices=_TMA_CHOICES,
-        rules=(Rule("unaligned", _unaligned, ("variant",)), *map(_on_copies, _TMA.rules)),
-        worth=tuple(map(_on_copies, _TMA.worth)),
+        rules=(
+            Rule("unaligned", _unaligned, ("variant",)),
+            rules.SINGLE,
+            *map(_on_copies, _TMA.rules),
+        ),
+        worth=(Rule("copy", _copy, ("switches",)), *map(_on_copies, _TMA.worth)),
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch the copies, then TMA tiles on them."""
-        a_copy, a_sizes = _copy_of(a, "n" if problem.layout[0] == "n" else "t", "a")
-        b_copy, b_sizes = _copy_of(b, "n" if problem.layout[1] == "n" else "t", "b")
-        whole = 16 // ITEMSIZE[problem.dtype]
+        keep_a, keep_b = lies_well(problem)
+        a_copy, a_sizes, a_units = _copy_of(a, problem.layout[0] == "n", "a", keep=keep_a)
+        b_copy, b_sizes, b_units = _copy_of(b, problem.layout[1] == "n", "b", keep=keep_b)
+        whole = LINE_BYTES // ITEMSIZE[problem.dtype]
         block, warps = COPY_BLOCKS[config.switch("copy")]
         copied = [sizes[0] * sizes[-1] * whole for sizes in (a_sizes, b_sizes)]
         a_blocks, b_blocks = (rules.ceil_div(size, block) for size in copied)
@@ -143,10 +183,14 @@ class PaddedTiles:
                 "BLOCK": block,
                 "FAR": farthest + block >= 1 << 31,
                 "EARLY": not interpreting(),
+                "A_LENGTH_UNIT": a_units[0],
+                "A_LINE_UNIT": a_units[1],
+                "B_LENGTH_UNIT": b_units[0],
+                "B_LINE_UNIT": b_units[1],
                 "num_warps": warps,
             },
         )
-        product = TmaTiles().call(config, as_copied(problem), device, a_copy, b_copy, out)
+        product = TmaTiles().call(config, as_copied(problem), device, a_copy, b_copy, out, *scales)
         return waiting(replace(product, before=(copies,)))
 
     def shared_bytes(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
@@ -160,20 +204,33 @@ def _reach(matrix: Any) -> int:
     return int((rows - 1) * row_stride + (columns - 1) * column_stride)
 
 
-def _copy_of(matrix: Any, layout: str, purpose: str) -> tuple[Any, tuple[int, ...]]:
-    """Return the aligned copy an operand will have, and its sizes as the kernel takes them."""
+def _copy_of(
+    matrix: Any, stored: bool, purpose: str, *, keep: bool
+) -> tuple[Any, tuple[int, ...], tuple[int, int]]:
+    """Return the copy an operand will have, its sizes as the kernel takes them, and their units.
+
+    `stored` says that its second dimension is the contiguous one; what is kept has no lines to
+    copy.
+    """
     rows, columns = matrix.shape
     row_stride, column_stride = matrix.stride()
-    stored = layout == "n"
     lines, length = (rows, columns) if stored else (columns, rows)
     line, inner = (row_stride, column_stride) if stored else (column_stride, row_stride)
-    whole = 16 // matrix.dtype.itemsize
-    units = rules.ceil_div(length, whole)
-    memory = workspace(matrix, purpose, lines * units * whole, matrix.dtype)
-    strides = (units * whole, 1) if stored else (1, units * whole)
+    vector = 16 // matrix.dtype.itemsize
+    units = gcd(length, vector), gcd(line, vector)
+    whole = LINE_BYTES // matrix.dtype.itemsize
+    leading = rules.ceil_div(length, whole)
+    sizes = (0 if keep else lines, length // units[0], line // units[1], inner, leading)
+    if keep:
+        return matrix, sizes, units
+    strides = (leading * whole, 1) if stored else (1, leading * whole)
+    return copy_in_memory(matrix, purpose, strides, lines * leading * whole), sizes, units
+
+
+def copy_in_memory(matrix: Any, purpose: str, strides: tuple[int, int], elements: int) -> Any:
+    """Return a matrix of the same shape in a workspace of this many elements, not yet filled."""
+    memory = workspace(matrix, purpose, elements, matrix.dtype)
     if isinstance(memory, StandIn):
-        copy: Any = StandIn(matrix.dtype, (rows, columns), strides)
-    else:
-        assert isinstance(memory, torch.Tensor)
-        copy = memory.as_strided((rows, columns), strides)
-    return copy, (lines, length, line, inner, units)
+        return StandIn(matrix.dtype, tuple(matrix.shape), strides)
+    assert isinstance(memory, torch.Tensor)
+    return memory.as_strided(matrix.shape, strides)

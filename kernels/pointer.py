@@ -20,9 +20,15 @@ import triton.language as tl
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.operands import dot_settings, in_units, split_workspace
+from tunekit.kernels.operands import (
+    dot_settings,
+    in_units,
+    split_workspace,
+)
 from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.scaling import scaled
+from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
@@ -45,6 +51,8 @@ def pointer_kernel(
     c_ptr,
     workspace_ptr,
     arrivals_ptr,
+    scale_a_ptr,
+    scale_b_ptr,
     M,
     N,
     K,
@@ -54,6 +62,9 @@ def pointer_kernel(
     stride_bn,
     stride_cm,
     stride_cn,
+    stride_ab,
+    stride_bb,
+    stride_cb,
     GROUP_SIZE,
     SPLIT_K,
     BLOCK_M: tl.constexpr,
@@ -66,6 +77,10 @@ def pointer_kernel(
     EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
+    INTEGER: tl.constexpr,
+    IMPRECISE: tl.constexpr,
+    SCALING: tl.constexpr,
+    BATCHED: tl.constexpr,
     UNIT_M: tl.constexpr,
     UNIT_N: tl.constexpr,
     UNIT_K: tl.constexpr,
@@ -75,15 +90,29 @@ def pointer_kernel(
     UNIT_BN: tl.constexpr,
     UNIT_CM: tl.constexpr,
     UNIT_CN: tl.constexpr,
+    UNIT_AB: tl.constexpr,
+    UNIT_BB: tl.constexpr,
+    UNIT_CB: tl.constexpr,
 ):
-    """Compute a tile of C = A @ B, or one part of it. Sizes and strides come in their units."""
+    """Compute a tile of C = A @ B, or one part of it. Sizes and strides come in their units.
+
+    BATCHED: there are several A, B and C; the tiles of one come after those of another.
+    """
     M, N, K = M * UNIT_M, N * UNIT_N, K * UNIT_K
     stride_am, stride_ak = stride_am * UNIT_AM, stride_ak * UNIT_AK
     stride_bk, stride_bn = stride_bk * UNIT_BK, stride_bn * UNIT_BN
     stride_cm, stride_cn = stride_cm * UNIT_CM, stride_cn * UNIT_CN
     pid = tl.program_id(0)
     part = tl.program_id(1)
-    tile_m, tile_n = tile_of(pid, M, N, GROUP_SIZE, BLOCK_M, BLOCK_N)
+    tile = pid
+    if BATCHED:
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        tile = pid % tiles
+        which = (pid // tiles).to(tl.int64)
+        a_ptr += which * stride_ab * UNIT_AB
+        b_ptr += which * stride_bb * UNIT_BB
+        c_ptr += which * stride_cb * UNIT_CB
+    tile_m, tile_n = tile_of(tile, M, N, GROUP_SIZE, BLOCK_M, BLOCK_N)
 
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -103,7 +132,7 @@ def pointer_kernel(
     b_ptrs = b_ptr + wide_k[:, None] * stride_bk + wide_n[None, :] * stride_bn
     step = tl.full((), BLOCK_K, tl.int64)
 
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32 if INTEGER else tl.float32)
     for tile_k in range(first, last):
         if EVEN_K:
             a = tl.load(a_ptrs, mask=in_m, other=0.0)
@@ -115,10 +144,16 @@ def pointer_kernel(
         if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
             a = a.to(tl.float32)
             b = b.to(tl.float32)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        acc = tl.dot(
+            a, b, acc, PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=acc.dtype
+        )  # fmt: skip
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
+    acc = scaled(
+        acc, scale_a_ptr, scale_b_ptr, tile_m * BLOCK_M, tile_n * BLOCK_N, M, N,
+        BLOCK_M, BLOCK_N, SCALING,
+    )  # fmt: skip
     finish_tile(
         c_ptr, acc, tile_m * BLOCK_M, tile_n * BLOCK_N, M, N, stride_cm, stride_cn, pid, part,
         workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_M, BLOCK_N,
@@ -128,24 +163,40 @@ def pointer_kernel(
 
 def _left_to_tma(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     """Leave to the variants that load by TMA, where those can, what they do at less cost."""
-    if not 90 <= device.capability < 110 or ITEMSIZE[problem.dtype] != 2:
+    if not 90 <= device.capability < 110 or (problem.dtype == "float32" and not _turnable(problem)):
         return None
     area = config.block_m * config.block_n
-    if not problem.aligned:
-        small = area < LEAST_BESIDE_PADDED and min(problem.m, problem.n, problem.k) >= 128
+    if not rules.tma_multiplies(problem):
+        if not _turnable(problem):
+            return None
+    elif not problem.aligned:
+        small = (
+            problem.batch == 1
+            and area < LEAST_BESIDE_PADDED
+            and min(problem.m, problem.n, problem.k) >= 128
+        )
         return f"{config.block_m}x{config.block_n} tile beside padded copies" if small else None
     if area > LARGEST_BESIDE_TMA:
         return f"{config.block_m}x{config.block_n} tile, at most {LARGEST_BESIDE_TMA} elements"
     tiles = rules.tile_count(config, problem)
     if tiles > WAVES_BESIDE_TMA * device.multiprocessors:
         return f"{tiles} tiles on {device.multiprocessors} multiprocessors"
-    if config.block_k < 64 < problem.k:
+    if config.block_k * ITEMSIZE[problem.dtype] < 128 < problem.k * ITEMSIZE[problem.dtype]:
         return f"block_k={config.block_k}, less than a line of shared memory"
     if config.block_m >= 64 and config.num_warps < 4:
         return f"{config.num_warps} warps are no warpgroup"
     return None
 
 
+def _turnable(problem: Problem) -> bool:
+    """Say whether copies that are turned to lie along K pay: a product of many of its elements."""
+    least = min(problem.m, problem.n, problem.k)
+    tensor_cores = problem.dtype != "float32" or problem.precision == "tf32"
+    along_k = rules.tma_multiplies(problem)
+    return tensor_cores and not along_k and problem.batch == 1 and least >= LEAST_TURNED
+
+
+LEAST_TURNED = 256
 LEAST_BESIDE_PADDED = 64 * 64
 """Elements of the smallest tile that is tried on unaligned operands that can be copied."""
 
@@ -187,13 +238,17 @@ class PointerTiles:
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch one program per tile and part."""
         tiles = rules.tile_count(config, problem)
-        workspace, arrivals = split_workspace(config, out, tiles)
+        workspace, arrivals = split_workspace(config, out, tiles, accumulator_dtype(problem))
         sizes, units = in_units(problem, a.stride(), b.stride(), out.stride())
-        args = (a, b, out, workspace, arrivals, *sizes, config.group_size, config.split_k)
+        args = (
+            a, b, out, workspace, arrivals, *scale_pointers(scales, out),
+            *sizes, config.group_size, config.split_k,
+        )  # fmt: skip
         options = {
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
@@ -201,6 +256,7 @@ class PointerTiles:
             **split_settings(config, device),
             "EVEN_K": problem.k % config.block_k == 0,
             **dot_settings(problem),
+            **sum_settings(config, problem),
             **units,
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,

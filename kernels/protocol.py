@@ -55,9 +55,13 @@ class Variant(Protocol):
         """The Triton kernels it may launch; their sources make its fingerprint."""
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
-        """Say how to launch `config` for these operands (or stand-ins with the same layout)."""
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
+        """Say how to launch `config` for these operands (or stand-ins with the same layout).
+
+        A scaled problem has two scales, of A and of B; others have none.
+        """
 
     def shared_bytes(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
         """Predict the shared memory one block will use: never under what the compiler takes."""
@@ -78,6 +82,8 @@ class Prepared:
     out: Any
     reference: Any
     tolerance: Any
+    scales: tuple[Any, ...] = ()
+    """Float32 scales of A and of B where the problem has them."""
 
 
 class Family(Protocol):
@@ -107,9 +113,12 @@ class Family(Protocol):
         """Compile (or load) a config and return its launch on the prepared operands."""
 
     def bind(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> Callable[[Any, Any, Any], None]:
-        """Return a launch for any operands with these dtypes, shapes, strides and alignment."""
+        self, config: Config, problem: Problem, device: DeviceInfo, *operands: Any
+    ) -> Callable[..., None]:
+        """Return a launch for any operands with these dtypes, shapes, strides and alignment.
+
+        The operands are A, B, the output and, for a scaled problem, the scales of A and B.
+        """
 
     def default_config(self, problem: Problem, device: DeviceInfo) -> Config:
         """Return a legal config of middling size, for a problem nothing is known of."""
@@ -120,8 +129,8 @@ class Family(Protocol):
     def poison(self, prepared: Prepared) -> None:
         """Fill the output with what no right result holds, so that an unwritten element shows."""
 
-    def vendor(self, prepared: Prepared) -> Launch:
-        """Return the vendor library's call on the same operands."""
+    def vendor(self, prepared: Prepared) -> Launch | None:
+        """Return the vendor library's call on the same operands, None where it has none."""
 
     def compile(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
         """Build a config for a device that need not be present, into Triton's own cache.

@@ -21,12 +21,11 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.descriptors import describes, descriptor, multiply_add, store_parts
-from tunekit.kernels.operands import dot_settings, split_workspace
+from tunekit.kernels.operands import dot_settings, in_unit, split_workspace
 from tunekit.kernels.partials import finish_tile, partials_at_once
 from tunekit.kernels.persistent import shared_bytes as whole_bytes
 from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
-from tunekit.kernels.tma import in_unit
 from tunekit.kernels.tma_rules import (
     OUTPUT_RULE,
     TMA_RULES,
@@ -209,6 +208,7 @@ class StreamK:
         },
         rules=(
             OUTPUT_RULE,
+            rules.PLAIN,
             *TMA_RULES,
             rules.POWER_OF_TWO,
             rules.REGISTERS,
@@ -225,8 +225,9 @@ class StreamK:
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch a program for each multiprocessor, or for each part if there are only parts."""
         waves, rest = last_wave(config, problem, device)
         workspace, arrivals = split_workspace(config, out, rest)

@@ -23,10 +23,17 @@ import triton.language as tl
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules
-from tunekit.kernels.descriptors import descriptor, load_tile
-from tunekit.kernels.operands import dot_settings, split_workspace
+from tunekit.kernels.descriptors import descriptor, load_tile_of, several
+from tunekit.kernels.operands import (
+    batch_strides,
+    dot_settings,
+    in_unit,
+    split_workspace,
+)
 from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.scaling import scaled
+from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
@@ -41,6 +48,8 @@ def swapped_kernel(
     c_ptr,
     workspace_ptr,
     arrivals_ptr,
+    scale_a_ptr,
+    scale_b_ptr,
     M,
     N,
     K,
@@ -50,6 +59,9 @@ def swapped_kernel(
     stride_bn,
     stride_cm,
     stride_cn,
+    stride_ab,
+    stride_bb,
+    stride_cb,
     SPLIT_K,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -63,14 +75,36 @@ def swapped_kernel(
     B_STORED: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
+    INTEGER: tl.constexpr,
+    IMPRECISE: tl.constexpr,
+    SCALING: tl.constexpr,
+    BATCHED: tl.constexpr,
+    A_SEVERAL: tl.constexpr,
+    B_SEVERAL: tl.constexpr,
+    UNIT_AB: tl.constexpr,
+    UNIT_BB: tl.constexpr,
+    UNIT_CB: tl.constexpr,
     ALONE: tl.constexpr,
 ):
-    """Compute BLOCK_N columns of C = A @ B for BLOCK_M rows, or one part of their sum over K."""
+    """Compute BLOCK_N columns of C = A @ B for BLOCK_M rows, or one part of their sum over K.
+
+    BATCHED: there are several C, and as many A and B where A_SEVERAL and B_SEVERAL say so.
+    """
     pid = tl.program_id(0)
     part = tl.program_id(1)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    first_n = pid % tiles_n * BLOCK_N
-    first_m = pid // tiles_n * BLOCK_M
+    tile = pid
+    which = 0
+    if BATCHED:
+        tiles = tiles_n * tl.cdiv(M, BLOCK_M)
+        tile = pid % tiles
+        which = pid // tiles
+        c_ptr += which.to(tl.int64) * stride_cb * UNIT_CB
+        if not TMA:
+            a += which.to(tl.int64) * stride_ab * UNIT_AB
+            b += which.to(tl.int64) * stride_bb * UNIT_BB
+    first_n = tile % tiles_n * BLOCK_N
+    first_m = tile // tiles_n * BLOCK_M
 
     offs_n = first_n + tl.arange(0, BLOCK_N)
     offs_m = first_m + tl.arange(0, BLOCK_M)
@@ -91,11 +125,11 @@ def swapped_kernel(
         a_ptrs = a + wide_k[:, None] * stride_ak + wide_m[None, :] * stride_am
         step = tl.full((), BLOCK_K, tl.int64)
 
-    acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.int32 if INTEGER else tl.float32)
     for tile_k in range(first, last):
         if TMA:
-            rows = load_tile(b, tile_k * BLOCK_K, first_n, B_STORED).T
-            columns = load_tile(a, first_m, tile_k * BLOCK_K, A_STORED).T
+            rows = load_tile_of(b, which, tile_k * BLOCK_K, first_n, B_STORED, B_SEVERAL).T
+            columns = load_tile_of(a, which, first_m, tile_k * BLOCK_K, A_STORED, A_SEVERAL).T
         elif EVEN_K:
             # B is read once, A by every program: keep A in L2.
             rows = tl.load(b_ptrs, mask=in_n, other=0.0, eviction_policy="evict_first")
@@ -111,11 +145,14 @@ def swapped_kernel(
         if UPCAST:  # Triton's interpreter multiplies the bit patterns of bfloat16
             rows = rows.to(tl.float32)
             columns = columns.to(tl.float32)
-        acc = tl.dot(rows, columns, acc, input_precision=PRECISION)
+        acc = tl.dot(
+            rows, columns, acc, PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=acc.dtype
+        )  # fmt: skip
         if not TMA:
             b_ptrs += step * stride_bk
             a_ptrs += step * stride_ak
 
+    acc = scaled(acc, scale_b_ptr, scale_a_ptr, first_n, first_m, N, M, BLOCK_N, BLOCK_M, SCALING)
     finish_tile(
         c_ptr, acc, first_n, first_m, N, M, stride_cn, stride_cm, pid, part,
         workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_N, BLOCK_M,
@@ -150,8 +187,8 @@ def _tma(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
         return f"tma=1 on {device.arch}"
     if not problem.aligned:
         return "tma=1 with operands that are not aligned to 16 bytes"
-    if problem.dtype == "float32" and problem.precision != "tf32":
-        return "tma=1 for float32 without tf32, which tensor cores do not multiply"
+    if not tile_rules.tma_multiplies(problem):
+        return f"tma=1 for {problem}, which tensor cores do not multiply as TMA brings it"
     return None
 
 
@@ -244,14 +281,19 @@ class SwappedOperands:
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch one program per tile and part."""
         tiles = tile_rules.tile_count(config, problem)
-        workspace, arrivals = split_workspace(config, out, tiles)
+        workspace, arrivals = split_workspace(config, out, tiles, accumulator_dtype(problem))
         tma = config.switch("tma") == 1
         a_stored, b_stored = (major == "n" for major in problem.layout)
-        strides = (*a.stride(), *b.stride())
+        strides = (*a.stride()[-2:], *b.stride()[-2:])
+        apart = batch_strides(a.stride(), b.stride(), out.stride())
+        dtypes = (problem.dtype, problem.dtype, problem.out_dtype)
+        in_units = [in_unit(s, ITEMSIZE[d]) for s, d in zip(apart, dtypes, strict=True)]
+        a_several, b_several = several(a), several(b)
         if tma:
             strides = (0, 0, 0, 0)
             a = descriptor(
@@ -261,9 +303,9 @@ class SwappedOperands:
                 b, stored=b_stored, block_rows=config.block_k, block_columns=config.block_n
             )
         args = (
-            a, b, out, workspace, arrivals,
+            a, b, out, workspace, arrivals, *scale_pointers(scales, out),
             problem.m, problem.n, problem.k,
-            *strides, *out.stride(),
+            *strides, *out.stride()[-2:], *(stride for stride, _ in in_units),
             config.split_k,
         )  # fmt: skip
         options = {
@@ -276,6 +318,10 @@ class SwappedOperands:
             "A_STORED": a_stored,
             "B_STORED": b_stored,
             **dot_settings(problem),
+            **sum_settings(config, problem),
+            "A_SEVERAL": a_several,
+            "B_SEVERAL": b_several,
+            **{f"UNIT_{x}B": unit for x, (_, unit) in zip("ABC", in_units, strict=True)},
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
         }

@@ -36,8 +36,9 @@ def next_power_of_two(n: int) -> int:
 
 
 def tile_count(config: Config, problem: Problem) -> int:
-    """Return how many tiles cover C."""
-    return ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+    """Return how many tiles cover C, or all of them where there are several."""
+    tiles = ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+    return tiles * problem.batch
 
 
 def k_tiles_per_part(config: Config, problem: Problem) -> int:
@@ -110,7 +111,7 @@ def _index_range(config: Config, problem: Problem, device: DeviceInfo) -> str | 
         size + block for size, block in zip((problem.m, problem.n, problem.k), blocks, strict=True)
     )
     tiles = ceil_div(problem.m, config.block_m) + config.group_size
-    tiles *= ceil_div(problem.n, config.block_n)
+    tiles *= ceil_div(problem.n, config.block_n) * problem.batch
     steps = ceil_div(problem.k, config.block_k) * (config.split_k + 1)
     if max(rounded, tiles, steps) >= 1 << 31:
         return f"{problem.m}x{problem.n}x{problem.k} in such tiles passes 32 bits"
@@ -165,17 +166,58 @@ def _idle_split(config: Config, problem: Problem, device: DeviceInfo) -> str | N
 
 
 def _dtype(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    if problem.dtype.startswith("float8") and 0 < device.capability < 89:
+    if not problem.dtype.startswith("float8"):
+        return None
+    if device.backend != "cuda":
+        return f"{problem.dtype} is multiplied on CUDA devices, not on {device.arch}"
+    if 0 < device.capability < 89:
         return f"{problem.dtype} needs compute capability 8.9, {device.arch} is older"
     return None
+
+
+def _plain(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    wide = ITEMSIZE[problem.dtype] > 1 and problem.out_dtype == problem.dtype
+    if not wide or problem.scaling != "none" or problem.batch != 1:
+        return f"{problem} is not a plain product: of 16 or 32 bits, unscaled, one by one"
+    return None
+
+
+def _single(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    return None if problem.batch == 1 else f"{problem.batch} products, this variant computes one"
+
+
+def tma_multiplies(problem: Problem) -> bool:
+    """Say whether tensor cores multiply the operands as TMA brings them to shared memory.
+
+    A warpgroup's product reads 16-bit operands along either dimension, others along K alone.
+    """
+    if ITEMSIZE[problem.dtype] == 2:
+        return True
+    along_k = problem.layout == "nt"
+    return along_k and (problem.dtype != "float32" or problem.precision == "tf32")
 
 
 def warpgroup_dot(config: Config, problem: Problem, device: DeviceInfo) -> bool:
     """Say whether Triton uses a warpgroup's MMA, which reads both operands in shared memory."""
     if not 90 <= device.capability < 110 or config.block_m < 64 or config.num_warps % 4:
         return False
-    # 32-bit operands can only be read along K, and full float32 has no tensor-core instruction.
-    return problem.dtype != "float32" or (problem.precision == "tf32" and problem.layout == "nt")
+    # Full float32 has no tensor-core instruction.
+    return problem.dtype != "float32" or problem.precision == "tf32"
+
+
+def _buffers(config: Config, problem: Problem, warpgroup: bool) -> tuple[int, int]:
+    """Return how many tiles of A and of B a pipelined tile program keeps in shared memory."""
+    if not warpgroup:
+        return config.num_stages - 1, config.num_stages - 1
+    if ITEMSIZE[problem.dtype] > 1:
+        return config.num_stages, config.num_stages
+    # 8-bit operands are read along K alone; others are turned in registers on their way.
+    a = config.num_stages if problem.layout[0] == "n" else 1
+    return a, config.num_stages if problem.layout[1] == "t" else 1
+
+
+LEAST_REARRANGED = 16 * 1024
+"""Bytes of a tile that are rearranged at a time, where it is not done as a whole."""
 
 
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
@@ -185,12 +227,26 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     The epilogue reuses the space to rearrange the tile, in float32 where that is what it stores.
     """
     warpgroup = warpgroup_dot(config, problem, device)
-    buffers = config.num_stages if warpgroup else config.num_stages - 1
-    step = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.dtype]
-    wide = problem.out_dtype == "float32" or config.split_k > 1
-    epilogue = config.block_m * config.block_n * (4 if warpgroup and wide else 2)
+    of_a, of_b = _buffers(config, problem, warpgroup)
+    elements = (config.block_m * of_a + config.block_n * of_b) * config.block_k
     barriers = 64 if warpgroup and device.capability >= 100 else 0
-    return max(step * buffers, epilogue) + barriers
+    epilogue = _epilogue(config, problem, device, warpgroup)
+    return max(elements * ITEMSIZE[problem.dtype], epilogue) + barriers
+
+
+def _epilogue(config: Config, problem: Problem, device: DeviceInfo, warpgroup: bool) -> int:
+    """Return the bytes through which a tile is rearranged to be stored."""
+    tile = config.block_m * config.block_n
+    wide = ITEMSIZE[problem.out_dtype] == 4 or config.split_k > 1
+    widened = problem.dtype != problem.out_dtype
+    if not wide or device.backend != "cuda" or not (warpgroup or widened):
+        return 2 * tile
+    if warpgroup:
+        # Blackwell's sums leave their own memory as they are stored, where nothing narrows them.
+        as_stored = device.capability >= 100 and widened and config.split_k == 1
+        return tile if as_stored else 4 * tile
+    # A warp's product is wider than it is stored: large tiles are rearranged a part at a time.
+    return min(4 * tile, max(LEAST_REARRANGED, 128 * config.num_warps * device.warp_size))
 
 
 def shared_rule(predict: SharedBytes) -> Rule:
@@ -216,6 +272,15 @@ INDEX_RANGE = Rule("index-range", _index_range, (*TILE, "group_size", "split_k")
 
 SUM_WORTH = Rule("sum", _sum_worth, ("split_k", "switches"))
 SHARED_SUM = Rule("shared-sum", _shared_sum, (*TILE, "split_k", "switches"))
+
+PLAIN = Rule("plain-product", _plain, ("variant",))
+"""The rule of variants that multiply one pair of matrices into one of the same dtype, unscaled.
+
+Without it a variant says that it takes whatever the family takes, and has to.
+"""
+
+SINGLE = Rule("one-product", _single, ("variant",))
+"""The rule of variants that multiply one pair of matrices."""
 
 DOT_RULES = (
     INDEX_RANGE,

@@ -21,28 +21,39 @@ from triton.language.extra.cuda import gdc_wait
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.descriptors import descriptor, multiply_add
-from tunekit.kernels.operands import dot_settings, interpreting, split_workspace
+from tunekit.kernels.descriptors import descriptor, multiply_add, several
+from tunekit.kernels.operands import (
+    batch_strides,
+    dot_settings,
+    in_unit,
+    interpreting,
+    split_workspace,
+)
 from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.scaling import scaled
+from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.kernels.tma_rules import TMA_RULES, TMA_WORTH, deep_rule
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import VariantSpace
 
 
-@triton.jit(do_not_specialize=["M", "N", "K", "stride_cm", "GROUP_SIZE", "SPLIT_K"])
+@triton.jit(do_not_specialize=["M", "N", "K", "stride_cm", "stride_cb", "GROUP_SIZE", "SPLIT_K"])
 def tma_kernel(
     a,
     b,
     c_ptr,
     workspace_ptr,
     arrivals_ptr,
+    scale_a_ptr,
+    scale_b_ptr,
     M,
     N,
     K,
     stride_cm,
     stride_cn,
+    stride_cb,
     GROUP_SIZE,
     SPLIT_K,
     BLOCK_M: tl.constexpr,
@@ -52,16 +63,24 @@ def tma_kernel(
     AT_ONCE: tl.constexpr,
     UNIT_N: tl.constexpr,
     UNIT_CM: tl.constexpr,
+    UNIT_CB: tl.constexpr,
     PARTS: tl.constexpr,
     ALONE: tl.constexpr,
     A_STORED: tl.constexpr,
     B_STORED: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
+    INTEGER: tl.constexpr,
+    IMPRECISE: tl.constexpr,
+    SCALING: tl.constexpr,
+    BATCHED: tl.constexpr,
+    A_SEVERAL: tl.constexpr,
+    B_SEVERAL: tl.constexpr,
     WAITING: tl.constexpr,
 ):
     """Compute a tile of C = A @ B, or one part of it.
 
+    BATCHED: there are several C, and as many A and B where A_SEVERAL and B_SEVERAL say so.
     WAITING: the launch before this one, which makes the operands, may not have ended yet.
     """
     if WAITING:
@@ -69,7 +88,14 @@ def tma_kernel(
     N, stride_cm = N * UNIT_N, stride_cm * UNIT_CM
     pid = tl.program_id(0)
     part = tl.program_id(1)
-    tile_m, tile_n = tile_of(pid, M, N, GROUP_SIZE, BLOCK_M, BLOCK_N)
+    tile = pid
+    which = 0
+    if BATCHED:
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        tile = pid % tiles
+        which = pid // tiles
+        c_ptr += which.to(tl.int64) * stride_cb * UNIT_CB
+    tile_m, tile_n = tile_of(tile, M, N, GROUP_SIZE, BLOCK_M, BLOCK_N)
     first_m = tile_m * BLOCK_M
     first_n = tile_n * BLOCK_N
 
@@ -77,12 +103,14 @@ def tma_kernel(
     first = part * k_tiles // SPLIT_K if SPLIT else 0
     last = (part + 1) * k_tiles // SPLIT_K if SPLIT else k_tiles
 
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32 if INTEGER else tl.float32)
     for tile_k in range(first, last):
         acc = multiply_add(
-            a, b, acc, first_m, first_n, tile_k * BLOCK_K, A_STORED, B_STORED, PRECISION, UPCAST
-        )
+            a, b, acc, first_m, first_n, tile_k * BLOCK_K, A_STORED, B_STORED, PRECISION, UPCAST,
+            which, A_SEVERAL, B_SEVERAL, IMPRECISE,
+        )  # fmt: skip
 
+    acc = scaled(acc, scale_a_ptr, scale_b_ptr, first_m, first_n, M, N, BLOCK_M, BLOCK_N, SCALING)
     finish_tile(
         c_ptr, acc, first_m, first_n, M, N, stride_cm, stride_cn, pid, part,
         workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_M, BLOCK_N,
@@ -100,20 +128,10 @@ def waiting(call: KernelCall) -> KernelCall:
     return replace(call, options={**call.options, "WAITING": True, "launch_pdl": True})
 
 
-def in_unit(size: int, itemsize: int) -> tuple[int, int]:
-    """Return a size in units of 16 bytes and that unit, or in elements where it is not whole.
-
-    The kernel multiplies them, so the compiler knows that rows start at whole 16 bytes, and one
-    binary serves every such size.
-    """
-    whole = 16 // itemsize
-    return (size // whole, whole) if size % whole == 0 else (size, 1)
-
-
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     """Predict the shared memory of one program: the pipeline, or the epilogue that reuses it."""
     stage = (config.block_m + config.block_n) * config.block_k * ITEMSIZE[problem.dtype]
-    wide = problem.out_dtype == "float32" or config.split_k > 1
+    wide = ITEMSIZE[problem.out_dtype] == 4 or config.split_k > 1
     epilogue = config.block_m * config.block_n * (4 if wide else 2)
     barriers = 64 if device.capability >= 100 else 16
     return max((stage + 16) * config.num_stages + barriers, epilogue)
@@ -147,21 +165,23 @@ class TmaTiles:
     )
 
     def call(
-        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any
-    ) -> KernelCall:
+        self, config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any,
+        *scales: Any,
+    ) -> KernelCall:  # fmt: skip
         """Launch one program per tile and part."""
         tiles = rules.tile_count(config, problem)
-        workspace, arrivals = split_workspace(config, out, tiles)
+        workspace, arrivals = split_workspace(config, out, tiles, accumulator_dtype(problem))
         a_stored, b_stored = (major == "n" for major in problem.layout)
         block_m, block_n, block_k = config.block_m, config.block_n, config.block_k
         itemsize = ITEMSIZE[problem.out_dtype]
         n, unit_n = in_unit(problem.n, itemsize)
-        stride_cm, unit_cm = in_unit(out.stride(0), itemsize)
+        stride_cm, unit_cm = in_unit(out.stride(-2), itemsize)
+        stride_cb, unit_cb = in_unit(batch_strides(out.stride())[0], itemsize)
         args = (
             descriptor(a, stored=a_stored, block_rows=block_m, block_columns=block_k),
             descriptor(b, stored=b_stored, block_rows=block_k, block_columns=block_n),
-            out, workspace, arrivals,
-            problem.m, n, problem.k, stride_cm, out.stride(1),
+            out, workspace, arrivals, *scale_pointers(scales, out),
+            problem.m, n, problem.k, stride_cm, out.stride(-1), stride_cb,
             config.group_size, config.split_k,
         )  # fmt: skip
         options = {
@@ -171,9 +191,13 @@ class TmaTiles:
             **split_settings(config, device),
             "UNIT_N": unit_n,
             "UNIT_CM": unit_cm,
+            "UNIT_CB": unit_cb,
             "A_STORED": a_stored,
             "B_STORED": b_stored,
             **dot_settings(problem),
+            **sum_settings(config, problem),
+            "A_SEVERAL": several(a),
+            "B_SEVERAL": several(b),
             "WAITING": False,
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,

@@ -50,9 +50,7 @@ def _hardware(config: Config, problem: Problem, device: DeviceInfo) -> str | Non
         return f"tensor descriptors are used on Hopper and Blackwell, not on {device.arch}"
     if not problem.aligned:
         return "an operand's base or leading dimension is no multiple of 16 bytes"
-    if ITEMSIZE[problem.dtype] == 2:
-        return None
-    if problem.dtype == "float32" and problem.precision == "tf32" and problem.layout == "nt":
+    if rules.tma_multiplies(problem):
         return None
     return f"{problem} has no warpgroup product of operands as TMA brings them"
 

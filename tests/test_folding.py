@@ -1,4 +1,4 @@
-"""Operands of any rank as the two matrices of one product."""
+"""Operands of any rank as those of one product."""
 
 from __future__ import annotations
 
@@ -43,9 +43,13 @@ def test_the_one_product_of_a_fold_is_the_whole_result(data):
     if one is None:
         assert a.dim() > 2
         with pytest.raises(RuntimeError, match="view"):
-            a.view(-1, a.shape[-1])
+            a.view(-1, *a.shape[-2:])
         return
     left, right = one.a.of(a), one.b.of(b)
+    assert left.dim() == right.dim() in (2, 3)
+    if left.dim() == 3:  # the rows are not evenly spaced, the matrices are
+        with pytest.raises(RuntimeError, match="view"):
+            a.view(-1, a.shape[-1])
     torch.testing.assert_close((left @ right).view(one.out), a @ b)
 
 
@@ -57,17 +61,36 @@ def test_a_fold_moves_no_memory():
     assert one.b.of(b) is b
 
 
-@pytest.mark.parametrize("b", [torch.ones(3, 5, 6), torch.ones(2, 1, 5, 6)])
-def test_many_matrices_on_the_right_are_no_one_product(b):
-    assert fold(torch.ones(3, 4, 5), b) is None
-    assert fold(torch.ones(4, 5), b) is None
+BATCHES = [
+    ((3, 4, 5), (3, 5, 6)), ((4, 5), (3, 5, 6)), ((5,), (2, 5, 6)), ((2, 3, 4, 5), (2, 3, 5, 1)),
+    ((2, 3, 4, 5), (1, 5, 6)), ((1, 4, 5), (7, 5, 2)), ((2, 3, 4, 5), (5,)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [((3, 4, 5), (3, 5, 6)), ((2, 1, 4, 5), (3, 5, 6)), ((4, 5), (3, 5, 6)), ((5,), (2, 5, 6)),
-     ((2, 3, 4, 5), (2, 3, 5, 1))],
-)  # fmt: skip
+@pytest.mark.parametrize(("a", "b"), BATCHES)
+def test_many_matrices_are_one_batch_without_a_copy(a, b):
+    a, b = torch.randn(a), torch.randn(b)
+    one = fold(a, b)
+    left, right = one.a.of(a), one.b.of(b)
+    assert left.data_ptr() == a.data_ptr()
+    assert right.data_ptr() == b.data_ptr()
+    torch.testing.assert_close(torch.matmul(left, right).reshape(one.out), torch.matmul(a, b))
+
+
+def test_a_matrix_that_serves_every_product_has_no_distance_to_the_next():
+    one = fold(torch.ones(4, 5), torch.ones(3, 5, 6))
+    assert one.a.shape == (3, 4, 5)
+    assert one.a.strides == (0, 5, 1)
+    assert one.b.strides == (30, 6, 1)
+
+
+def test_matrices_that_are_not_evenly_spaced_are_no_one_product():
+    a, b = torch.ones(3, 2, 4, 5).transpose(0, 1), torch.ones(2, 3, 5, 6)
+    assert fold(a, b) is None
+    assert fold(torch.ones(2, 1, 4, 5), torch.ones(3, 5, 6)) is None  # each matrix three times
+
+
+@pytest.mark.parametrize(("a", "b"), [*BATCHES, ((2, 1, 4, 5), (3, 5, 6))])
 def test_the_pairs_of_a_batch_make_up_its_result(a, b):
     a, b = torch.randn(a), torch.randn(b)
     expected = torch.matmul(a, b)

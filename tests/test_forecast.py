@@ -148,9 +148,10 @@ def test_operands_that_are_torchs_say_why(a, b, why):
     assert why in found.why
 
 
-def test_many_matrices_and_vectors_are_torchs(pretend_gpu):
-    batch = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
-    assert "no kernel yet" in tunekit.explain(*batch).why
+def test_uneven_matrices_and_vectors_are_torchs(pretend_gpu):
+    uneven = torch.ones(3, 2, 3, 4).transpose(0, 1), torch.ones(2, 3, 4, 5)
+    assert "not evenly spaced" in tunekit.explain(*uneven).why
+    assert tunekit.explain(torch.ones(2, 3, 4), torch.ones(2, 4, 5)).key.batch == 2
     assert "dot product" in tunekit.explain(torch.ones(3), torch.ones(3)).why
     assert tunekit.explain(torch.ones(2, 3, 4), torch.ones(4, 5)).key.m == 6
 

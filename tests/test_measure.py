@@ -168,6 +168,8 @@ class FakeFamily:
     def vendor(self, prepared):
         if isinstance(self.vendor_us, Exception):
             raise self.vendor_us
+        if self.vendor_us is None:
+            return None
         return Launch(self.vendor_us, lambda count: None)
 
     def poison(self, prepared):
@@ -352,6 +354,15 @@ def test_a_vendor_call_that_fails_is_no_yardstick_and_no_fault(measure):
     made = measure()
     made.family.vendor_us = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED")
     assert made.vendor(PROBLEMS[0]) is None
+
+
+def test_a_problem_the_vendor_has_no_call_for_has_finals_without_it(measure):
+    made = measure()
+    made.family.vendor_us = None
+    assert made.vendor(PROBLEMS[0]) is None
+    finals = made.finals(PROBLEMS[0], CONFIGS[:2])
+    assert [t.status for t in finals.trials] == [Status.OK] * 2
+    assert finals.vendor is None
 
 
 BUSY = Disturbance(contended=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tunekit.policies import policy as policy
     from tunekit.policies import set_policy as set_policy
     from tunekit.recorder import record as record
+    from tunekit.scaled import scaled_mm as scaled_mm
     from tunekit.serving import MissWarning as MissWarning
     from tunekit.tuner import tune as tune
 
@@ -47,6 +48,7 @@ _HOME = {
     "policy": "tunekit.policies",
     "record": "tunekit.recorder",
     "reload": "tunekit.dispatch",
+    "scaled_mm": "tunekit.scaled",
     "set_policy": "tunekit.policies",
     "replace_linear": "tunekit.nn",
     "tune": "tunekit.tuner",

@@ -1,8 +1,9 @@
-"""How operands of any rank become the two matrices of one product, without a copy.
+"""How operands of any rank become those of one product, without a copy.
 
 The rules are `torch.matmul`'s: a vector is a row on the left and a column on the right, and what
 comes before the last two dimensions is broadcast. Where only the left operand has such dimensions,
-they join its rows, if its memory allows that without moving anything.
+they join its rows, if its memory allows that without moving anything. Otherwise the product is one
+of many pairs of matrices, which are evenly spaced in memory, or no single product.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A view of an operand's memory as rows and columns, from its first element on."""
+    """A view of an operand's memory as rows and columns, from its first element on.
 
-    shape: tuple[int, int]
-    strides: tuple[int, int]
+    A third dimension, before them, counts matrices; its stride is 0 where one serves every product.
+    """
+
+    shape: Shape
+    strides: Shape
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the view."""
@@ -60,13 +64,37 @@ def multiplies(a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 def fold(a: torch.Tensor, b: torch.Tensor) -> Fold | None:
-    """Return the one product of two operands that can be multiplied, or None if it takes many."""
-    if any(size != 1 for size in b.shape[:-2]):
+    """Return the one product of two operands that can be multiplied, or None if it takes many.
+
+    It is of two matrices, or of as many pairs of them where both are evenly spaced.
+    """
+    out = result_shape(tuple(a.shape), tuple(b.shape))
+    if all(size == 1 for size in b.shape[:-2]):
+        rows = _rows(tuple(a.shape), a.stride())
+        if rows is not None:
+            return Fold(rows, _columns(b), out)
+    left = a if a.dim() > 1 else a[None, :]
+    right = b if b.dim() > 1 else b[:, None]
+    batch = _broadcast(left.shape[:-2], right.shape[:-2])
+    stacked_a, stacked_b = _stacked(left, batch), _stacked(right, batch)
+    if stacked_a is None or stacked_b is None:
         return None
-    rows = _rows(tuple(a.shape), a.stride())
-    if rows is None:
-        return None
-    return Fold(rows, _columns(b), result_shape(tuple(a.shape), tuple(b.shape)))
+    return Fold(stacked_a, stacked_b, out)
+
+
+def _stacked(operand: torch.Tensor, batch: Shape) -> Matrix | None:
+    """Return an operand's matrices, repeated as broadcasting does it, if they are evenly spaced."""
+    count, spacing = 1, 0
+    expanded = operand.expand(*batch, *operand.shape[-2:])
+    for size, stride in zip(reversed(batch), reversed(expanded.stride()[:-2]), strict=True):
+        if size == 1:
+            continue
+        if count == 1:
+            spacing = stride
+        elif stride != count * spacing:
+            return None
+        count *= size
+    return Matrix((count, *operand.shape[-2:]), (spacing, *operand.stride()[-2:]))
 
 
 def pairs(

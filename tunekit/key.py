@@ -84,13 +84,17 @@ class Problem:
     def naturally_aligned(self) -> bool:
         """Say whether densely stored operands have leading dimensions of whole 16 bytes.
 
-        A single row, or column, has no leading dimension that could be wrong.
+        A single row, or column, has no leading dimension that could be wrong, unless another
+        matrix follows it.
         """
         a_lines = self.m if self.layout[0] == "n" else self.k
         b_lines = self.k if self.layout[1] == "n" else self.n
         size = ITEMSIZE[self.dtype]
         lines_and_dimensions = zip((a_lines, b_lines), self.leading_dimensions(), strict=True)
-        return all(lines == 1 or ld * size % 16 == 0 for lines, ld in lines_and_dimensions)
+        return all(
+            (lines == 1 and self.batch == 1) or ld * size % 16 == 0
+            for lines, ld in lines_and_dimensions
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem as plain data."""

@@ -63,11 +63,13 @@ class Measure:
         """Seconds spent in timed launches so far."""
 
     def vendor(self, problem: Problem) -> Measurement | None:
-        """Time the vendor's call alone, or say None if it fails or there is no memory for it."""
+        """Time the vendor's call alone; None if there is none, it fails, or memory is short."""
         kernels = self._families(problem.family)
 
-        def timed() -> list[float]:
+        def timed() -> list[float] | None:
             launch = kernels.vendor(self._prepare(problem))
+            if launch is None:
+                return None
             launch()
             return self._screening_times(launch, None)
 
@@ -77,7 +79,7 @@ class Measure:
         except Exception as error:
             self._failed(problem, (), error)
             return None
-        return summarize(times, error_ratio=None)
+        return None if times is None else summarize(times, error_ratio=None)
 
     def screen(self, problem: Problem, config: Config) -> Trial:
         """Verify a config and, if it is right, time it until it is clearly slow or well known.
@@ -160,15 +162,16 @@ class Measure:
             return Finals(tuple(trials), None)
         trying(None)
         vendor = self._families(problem.family).vendor(prepared)
-        rows, seen = self._timed(
-            calm_rounds, self._watch, [launch for _, launch, _ in ready] + [vendor]
-        )
+        launches = [launch for _, launch, _ in ready] + ([] if vendor is None else [vendor])
+        rows, seen = self._timed(calm_rounds, self._watch, launches)
         marks = {"contended": seen.contended, "throttled": seen.throttled}
         for (config, launch, error_ratio), row in zip(ready, rows, strict=False):
             trying(config)
             failure = self._own(config, prepared, changed_since, launch, error_ratio)
             measurement = summarize(row, error_ratio=error_ratio, final=True, **marks)
             trials.append(failure or Trial(config, Status.OK, measurement))
+        if vendor is None:
+            return Finals(tuple(trials), None)
         return Finals(tuple(trials), summarize(rows[-1], error_ratio=None, final=True, **marks))
 
     def _heat(

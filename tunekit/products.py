@@ -86,7 +86,7 @@ def product_into(
         one = fold(a, b)
         if one is None or not (served := _serve(a, b, one, out, policy)).launch:
             return False
-        run = scope.prepared[kind] = _writing(counted(served, _guarded(served.launch), a))
+        run = scope.prepared[kind] = _writing(counted(served, guarded(served.launch), a))
     run(a, b, out)
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
@@ -99,7 +99,9 @@ def met(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Served | None:
     if one is None:
         return None
     left, right = one.a.of(a), one.b.of(b)
-    return STATE.served.get(STATE.kind(left, right, (right.shape[1], 1), 0, policy))
+    rows, columns = left.shape[-2], right.shape[-1]
+    strides = (columns, 1) if left.dim() == 2 else (rows * columns, columns, 1)
+    return STATE.served.get(STATE.kind(left, right, strides, 0, policy))
 
 
 def takes_kernel(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> bool:
@@ -123,7 +125,7 @@ def left_to_torch(a: Any, b: Any, policy: Policy) -> str | None:
     if policy.backend == "auto" and a.dim() + b.dim() == 2:
         return "a dot product of vectors is no matrix product"
     if policy.backend == "auto" and fold(a, b) is None:
-        return "many matrices at once have no kernel yet"
+        return "matrices that are not evenly spaced have no kernel"
     return None
 
 
@@ -197,15 +199,16 @@ def _run_of(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Run:
     served = _serve(a, b, one, a.new_empty(shape), policy)
     if served.launch is None:
         return counted(served, torch.matmul, a)
-    return counted(served, _allocating(_guarded(served.launch), shape), a)
+    return counted(served, _allocating(guarded(served.launch), shape), a)
 
 
 def _serve(
     a: torch.Tensor, b: torch.Tensor, one: Fold, out: torch.Tensor, policy: Policy
 ) -> Served:
     left, right = one.a.of(a), one.b.of(b)
-    if out.dim() != 2 or out.shape != (left.shape[0], right.shape[1]):
-        out = out.view(left.shape[0], right.shape[1])
+    shape = (*left.shape[:-1], right.shape[-1])
+    if out.shape != shape:
+        out = out.view(shape)
     return STATE.serve(left, right, out, policy)
 
 
@@ -226,13 +229,13 @@ def _writing(launch: Callable[..., Any]) -> Run:
     return run
 
 
-def _guarded(launch: Launch) -> Launch:
+def guarded(launch: Launch) -> Launch:
     """Make the operands' GPU the current one for a launch, where there is more than one."""
     if torch.cuda.is_available() and torch.cuda.device_count() > 1:
 
-        def on_its_device(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-            with on_device_of(a):
-                launch(a, b, out)
+        def on_its_device(*operands: torch.Tensor) -> None:
+            with on_device_of(operands[0]):
+                launch(*operands)
 
         return on_its_device
     return launch

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ RETRY_SECONDS = 60.0
 MOST_SERVED = 1 << 17
 """For how many kinds of matrices a choice is remembered at most."""
 
-Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+Launch = Callable[..., None]
+"""Takes A, B, the result and, for a scaled product, the scales of A and B."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +87,23 @@ class State:
             self._tables: dict[torch.device, Read] = {}
             policies.forget()
 
-    def serve(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, policy: Policy) -> Served:
+    def serve(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, policy: Policy, *scales: Any
+    ) -> Served:
         """Find what to run for matrices like these under a policy, and remember it.
+
+        `scales` are those of A and B where the product is scaled.
 
         Raises:
             MissError: the problem is not tuned, and the policy says that this is an error.
         """
         kind = self.kind(a, b, out.stride(), out.data_ptr() % 16, policy)
+        if scales or out.dtype is not a.dtype:
+            kind = (*kind, out.dtype, scaling_of(scales))
         with self._lock:
             served = self.served.get(kind)
             if served is None:
-                served = self._choose(a, b, out, policy)
+                served = self._choose((a, b, out, *scales), policy)
                 if len(self.served) >= MOST_SERVED:
                     self.served.clear()  # to be chosen anew, from what was read
                 self.served[kind] = served
@@ -130,14 +137,13 @@ class State:
         with self._lock:
             return self._table(place, backend)
 
-    def _choose(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, policy: Policy
-    ) -> Served:
-        problem = describe(a, b)
+    def _choose(self, operands: tuple[torch.Tensor, ...], policy: Policy) -> Served:
+        a, b, out, *scales = operands
+        problem = describe(a, b, out_dtype=out.dtype, scaling=scaling_of(scales))
         if policy.config is not None:
             device = _device_info(a.device, "triton")
             key = TuningKey.of(problem, device.slug)
-            return Served(key, None, _launch(policy.config, problem, device, a, b, out), True)
+            return Served(key, None, _launch(policy.config, problem, device, *operands), True)
         read = self._table(a.device, policy.backend)
         key = TuningKey.of(problem, read.device.slug)
         if policy.deterministic and read.failed_at is not None:
@@ -145,7 +151,7 @@ class State:
         launches: list[Launch] = []
 
         def refuses(answer: Answer) -> str | None:
-            return _prepare(answer, problem, read.device, (a, b, out), policy, launches)
+            return _prepare(answer, problem, read.device, operands, policy, launches)
 
         decision = decide(
             read.table, problem, backend=policy.backend, own_only=policy.deterministic,
@@ -155,7 +161,7 @@ class State:
             return Served(key, decision.answer, launches[0])
         if policy.backend == "triton":
             config = family(problem.family).default_config(problem, read.device)
-            return Served(key, None, _launch(config, problem, read.device, a, b, out))
+            return Served(key, None, _launch(config, problem, read.device, *operands))
         return Served(key, decision.answer, None)
 
     def _table(self, place: torch.device, backend: str) -> Read:
@@ -204,6 +210,13 @@ class Calls:
         self.count = 0
 
 
+def scaling_of(scales: Sequence[torch.Tensor]) -> str:
+    """Return how a product with these scales is scaled, as `Problem` says it."""
+    if not scales:
+        return "none"
+    return "tensor" if all(scale.numel() == 1 for scale in scales) else "row"
+
+
 def kind_of(a: torch.Tensor, b: torch.Tensor, *more: object) -> Kind:
     """Return all of two operands that a prepared launch depends on, and more beside it."""
     kind = (
@@ -235,17 +248,17 @@ def _device_info(place: torch.device, backend: str) -> DeviceInfo:
     )
 
 
-def _launch(config: Config, problem: Problem, device: DeviceInfo, a: Any, b: Any, out: Any) -> Any:
+def _launch(config: Config, problem: Problem, device: DeviceInfo, *operands: Any) -> Any:
     """Prepare a config's launch for operands like these."""
-    with on_device_of(a), capture_relaxed(a):
-        return family(problem.family).bind(config, problem, device, a, b, out)
+    with on_device_of(operands[0]), capture_relaxed(operands[0]):
+        return family(problem.family).bind(config, problem, device, *operands)
 
 
 def _prepare(
     answer: Answer,
     problem: Problem,
     device: DeviceInfo,
-    operands: tuple[Any, Any, Any],
+    operands: tuple[Any, ...],
     policy: Policy,
     launches: list[Launch],
 ) -> str | None:

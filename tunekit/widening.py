@@ -1,13 +1,16 @@
-"""Products whose result has another dtype than their operands."""
+"""Products whose result has another dtype than their operands, or is scaled."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tunekit.errors import ProblemError
-from tunekit.policies import Policy
+from tunekit.policies import Policy, Scope, scope_of
+from tunekit.products import PLAIN, STATE, counted, guarded, on_gpu
+from tunekit.serving import Launch, kind_of, scaling_of
 
 WIDER = {
     torch.float16: torch.float32,
@@ -20,28 +23,85 @@ WIDER = {
 def widened(
     a: torch.Tensor, b: torch.Tensor, out: Any, out_dtype: torch.dtype, how: Policy
 ) -> torch.Tensor:
-    """Multiply with the result in another dtype, by torch.
+    """Multiply with the result in another dtype: by a kernel, or by torch.
 
     Raises:
-        ProblemError: operands of this dtype do not give that one, or `backend="triton"`.
+        ProblemError: operands of this dtype do not give that one, or `backend="triton"` and no
+            kernel takes them.
+        MissError: the problem is not tuned, and the policy says that this is an error.
     """
     if a.dtype != b.dtype or WIDER.get(a.dtype) != out_dtype:
         allowed = ", ".join(f"{wide} from {narrow}" for narrow, wide in WIDER.items())
         raise ProblemError(f"out_dtype={out_dtype} from {a.dtype} and {b.dtype}: use {allowed}")
-    if how.backend == "triton":
-        raise ProblemError(f"backend='triton' has no kernel that gives {out_dtype} from {a.dtype}")
-    result = _product(a, b, out_dtype)
+    result = _product(a, b, out_dtype, how)
     return result if out is None else _put(result, out)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
-    if not out_dtype.is_floating_point:
-        # Sums of products of 8-bit numbers are exact in float64, which every device multiplies.
-        return torch.matmul(a.double(), b.double()).to(out_dtype)
+def computed(
+    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scope: Scope, policy: Policy, *scales: Any
+) -> bool:
+    """Multiply two plain matrices into a result of another dtype, or scaled; says if it was done.
+
+    Where it was not, torch's call is to be made.
+
+    Raises:
+        MissError: the problem is not tuned, and the policy says that this is an error.
+    """
+    kind = (*kind_of(a, b), policy, out.dtype, scaling_of(scales))
+    run = scope.prepared.get(kind)
+    if run is None:
+        served = STATE.serve(a, b, out, policy, *scales)
+        launch = _left_out if served.launch is None else _launched(guarded(served.launch))
+        run = scope.prepared[kind] = counted(served, launch, a)
+    return bool(run(a, b, out, *scales))
+
+
+def _left_out(*operands: torch.Tensor) -> bool:
+    return False
+
+
+def _launched(launch: Launch) -> Callable[..., bool]:
+    def run(*operands: torch.Tensor) -> bool:
+        launch(*operands)
+        return True
+
+    return run
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, how: Policy) -> torch.Tensor:
     recording = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    if a.is_cuda and a.dim() == b.dim() == 2 and not recording:
+    matrices = a.dim() == b.dim() == 2
+    if matrices and not recording and _takes_kernel(a, b, how):
+        result = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
+        if computed(result, a, b, scope_of(how), how):
+            return result
+    elif how.backend == "triton":
+        raise ProblemError(
+            f"backend='triton' gives {out_dtype} from {a.dtype} for two plain matrices, without"
+            " gradients"
+        )
+    if not out_dtype.is_floating_point:
+        return _of_integers(a, b, matrices)
+    if a.is_cuda and matrices and not recording:
         return torch.mm(a, b, out_dtype=out_dtype)
     return torch.matmul(a.to(out_dtype), b.to(out_dtype))
+
+
+def _of_integers(a: torch.Tensor, b: torch.Tensor, matrices: bool) -> torch.Tensor:
+    if matrices and a.is_cuda and a.shape[0] > 16 and not (a.shape[1] % 8 or b.shape[1] % 8):
+        return torch._int_mm(a, b)
+    # Sums of products of 8-bit numbers are exact in float64, which every device multiplies.
+    return torch.matmul(a.double(), b.double()).to(torch.int32)
+
+
+def _takes_kernel(a: torch.Tensor, b: torch.Tensor, how: Policy) -> bool:
+    """Say whether a policy may run a kernel for two matrices."""
+    if how.backend == "vendor" or (how.backend == "auto" and not on_gpu(a)):
+        return False
+    plain = type(a) in PLAIN and type(b) in PLAIN and a.layout is b.layout is torch.strided
+    if not plain or torch.compiler.is_compiling() or a.device != b.device:
+        return False
+    return a.shape[1] == b.shape[0] and bool(a.numel() and b.numel())
 
 
 def _put(result: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

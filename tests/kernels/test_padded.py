@@ -13,7 +13,7 @@ from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MatmulFamily
 from tunekit.kernels.operands import stand_ins
-from tunekit.kernels.padded import COPY_BLOCKS, PaddedTiles
+from tunekit.kernels.padded import COPY_BLOCKS, PaddedTiles, lies_well
 from tunekit.kernels.reference import guard_is_intact
 from tunekit.kernels.target import compile_key
 from tunekit.key import Problem
@@ -86,13 +86,38 @@ def test_lines_further_apart_than_32_bits_count():
     assert torch.allclose(out.float(), a.float() @ b.float(), rtol=1e-2, atol=5e-2)
 
 
-def test_aligned_operands_are_not_copied():
+def test_lines_of_whole_128_bytes_are_not_copied():
     problem = Problem("matmul", 128, 128, 128, "float16")
     broken = FAMILY.violation(config(64, 64, 64, num_stages=2), problem, H200)
     assert broken is not None
     assert broken.rule == "unaligned"
     older = Problem("matmul", 129, 129, 129, "float16", aligned=False)
     assert len(FAMILY.space(older, KNOWN_DEVICES["sm_80"])) == 0
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_aligned_lines_that_are_no_whole_lines_of_the_cache_are_copied(layout):
+    problem = Problem("matmul", 72, 88, 104, "float16", layout=layout)
+    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=0)
+    FAMILY.poison(prepared)
+    FAMILY.launch(config(64, 64, 64, copy=1, num_stages=2), prepared)()
+    assert FAMILY.error_ratio(prepared) <= 1
+    assert guard_is_intact(prepared)
+
+
+def test_only_the_operand_that_lies_badly_is_copied():
+    # A has rows of 128 bytes, B of 144
+    problem = Problem("matmul", 80, 72, 64, "float16", layout="nn")
+    assert lies_well(problem) == (True, False)
+    a, b, out = stand_ins(problem)
+    copies, product = PaddedTiles().call(config(64, 64, 64), problem, H200, a, b, out).sequence()
+    assert product.args[0].base is a
+    assert product.args[1].base.strides == (128, 1)
+    assert copies.grid == (64 * 128 // COPY_BLOCKS[0][0],)
+    prepared = FAMILY.prepare(problem, H200, index=INDEX, seed=0)
+    FAMILY.poison(prepared)
+    FAMILY.launch(config(64, 64, 64, copy=1, num_stages=2), prepared)()
+    assert FAMILY.error_ratio(prepared) <= 1
 
 
 def test_both_kernels_are_part_of_what_is_compiled():

@@ -87,21 +87,23 @@ class GpuTimes:
         prepared = kernels.prepare(
             problem, self._gpu.device, index=self._gpu.index, seed=self._seed
         )
-        vendor = kernels.vendor(prepared)
+        vendor = kernels.vendor(prepared) or f"torch has no call for {problem}"
         launches: dict[str, Launch] = {}
         errors: dict[str, float] = {}
         left_out: dict[str, str] = {}
         ours = vendor if config is None else self._proven(kernels, config, prepared)
         self._enter(TUNEKIT, ours, launches, errors, left_out)
         if TORCH in against:
-            launches[TORCH] = vendor
+            self._enter(TORCH, vendor, launches, errors, left_out)
         if TRITON_LIST in against:
             best = self._best_of_list(kernels, prepared)
             self._enter(TRITON_LIST, best, launches, errors, left_out)
         if INDUCTOR in against:
             launches[INDUCTOR] = self._inductor(prepared.a, prepared.b)
-        self._timer.warm_up(vendor, _WARM_UP_MS)
         names = list(launches)
+        if not names:
+            return Timed({}, left_out)
+        self._timer.warm_up(launches[names[-1]] if isinstance(vendor, str) else vendor, _WARM_UP_MS)
         rows = self._timer.rounds([launches[name] for name in names], self._rounds, seed=self._seed)
         times = {
             name: summarize(row, error_ratio=errors.get(name), final=True)

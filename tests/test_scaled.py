@@ -1,0 +1,138 @@
+"""`tunekit.scaled_mm` and int8 products: by kernels where they take them, else as torch."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import tunekit
+from tunekit import products
+from tunekit.errors import ProblemError
+from tunekit.serving import MissWarning
+
+ON_GPU = torch.cuda.is_available()
+PLACE = "cuda" if ON_GPU else "cpu"
+pytestmark = pytest.mark.skipif(
+    ON_GPU and torch.cuda.get_device_capability() < (8, 9), reason="this GPU has no float8"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    tunekit.reload()
+    yield
+    tunekit.reload()
+
+
+def float8(rows: int, columns: int, dtype: torch.dtype = torch.float8_e4m3fn) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rows + columns)
+    return torch.randn(rows, columns, generator=generator).to(dtype).to(PLACE)
+
+
+def scales(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(0.5 + torch.rand(shape, device=PLACE) for shape in (shape_a, shape_b))
+
+
+def expected(a, b, scale_a, scale_b):
+    return (a.double() @ b.double()) * scale_a.double() * scale_b.double()
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((1, 1), (1,)), ((32, 1), (1, 48))])
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32])
+def test_a_kernel_scales_as_torch_does(shapes, out_dtype):
+    a, b = float8(32, 64), float8(48, 64).t()
+    scale_a, scale_b = scales(*shapes)
+    with tunekit.policy(backend="triton", on_miss="fallback"):
+        found = tunekit.scaled_mm(a, b, scale_a, scale_b, out_dtype=out_dtype)
+        again = tunekit.scaled_mm(a, b, scale_a, scale_b, out_dtype=out_dtype)
+    assert found.dtype is out_dtype
+    exact = expected(a, b, scale_a, scale_b)
+    slack = 2**-7 if out_dtype is torch.bfloat16 else 2**-9
+    assert torch.allclose(found.double(), exact, rtol=slack, atol=0.02)
+    assert torch.equal(found, again)
+    (key,) = products.STATE.misses
+    assert key.scaling == ("row" if shapes[0] == (32, 1) else "tensor")
+    assert (key.dtype, key.out_dtype) == ("float8_e4m3fn", str(out_dtype).removeprefix("torch."))
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_kernels_take_layouts_and_sizes_that_torch_refuses(layout):
+    a = float8(17, 33, torch.float8_e5m2)
+    a = a if layout[0] == "n" else a.t().contiguous().t()
+    b = float8(33, 19, torch.float8_e5m2)
+    scale_a, scale_b = scales((17, 1), (1, 19))
+    with tunekit.policy(backend="triton", on_miss="fallback"):
+        found = tunekit.scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.float32)
+    assert torch.allclose(found.double(), expected(a, b, scale_a, scale_b), rtol=1e-3, atol=0.02)
+
+
+def test_without_a_row_the_result_is_torchs_own():
+    a, b = float8(32, 64), float8(48, 64).t()
+    one = torch.ones((), device=PLACE)
+    with tunekit.policy(on_miss="fallback"):
+        found = tunekit.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+    assert torch.equal(found, torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16))
+
+
+def test_what_is_torchs_has_a_reason():
+    a, b, one = float8(32, 64), float8(48, 64).t(), torch.ones((), device=PLACE)
+    other = float8(48, 64, torch.float8_e5m2).t()
+    rows = torch.ones(32, 1, device=PLACE)
+    cases = [
+        ("not one float8", (a, other, one, one), {}),
+        ("bias", (a, b, one, one), {"bias": torch.ones(48, device=PLACE)}),
+        ("fast sums", (a, b, one, one), {"use_fast_accum": True}),
+        ("out_dtype=None", (a, b, one, one), {"out_dtype": None}),
+        ("neither two numbers", (a, b, rows, one), {}),
+        ("scales are float32", (a, b, one.half(), one), {}),
+        ("cannot be multiplied", (a, b.t(), one, one), {}),
+    ]
+    for text, operands, options in cases:
+        with (
+            tunekit.policy(backend="triton"),
+            pytest.raises(ProblemError, match=text),
+        ):
+            tunekit.scaled_mm(*operands, **{"out_dtype": torch.bfloat16, **options})
+
+
+def test_a_miss_is_told_once_with_the_command_that_cures_it():
+    a, b, one = float8(32, 64), float8(48, 64).t(), torch.ones((), device=PLACE)
+    with tunekit.policy(backend="triton"):
+        with pytest.warns(MissWarning) as told:
+            tunekit.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            tunekit.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+    assert "32x48x64 float8_e4m3fn nt -> bfloat16 scaled per tensor" in str(told[0].message)
+
+
+def test_an_empty_product_is_torchs():
+    one = torch.ones((), device=PLACE)
+    a, b = float8(0, 64), float8(48, 64).t()
+    with pytest.raises(ProblemError, match="empty"), tunekit.policy(backend="triton"):
+        tunekit.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+def test_int8_gives_exact_int32(layout):
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randint(-128, 128, (33, 200), dtype=torch.int8, generator=generator).to(PLACE)
+    b = torch.randint(-128, 128, (40, 200), dtype=torch.int8, generator=generator).to(PLACE).t()
+    b = b if layout == "nt" else b.contiguous()
+    exact = (a.double() @ b.double()).int()
+    assert torch.equal(tunekit.matmul(a, b, out_dtype=torch.int32), exact)
+    with tunekit.policy(on_miss="fallback"):
+        found = tunekit.matmul(a, b, out_dtype=torch.int32, backend="triton")
+    assert torch.equal(found, exact)
+    (key,) = products.STATE.misses
+    assert (key.dtype, key.out_dtype) == ("int8", "int32")
+
+
+def test_halves_into_float32_keep_what_rounding_would_lose():
+    a, b = torch.full((16, 32), 0.1).half().to(PLACE), torch.full((32, 16), 0.1).half().to(PLACE)
+    with tunekit.policy(on_miss="fallback"):
+        found = tunekit.matmul(a, b, out_dtype=torch.float32, backend="triton")
+    assert found.dtype is torch.float32
+    assert torch.allclose(found.double(), a.double() @ b.double(), rtol=1e-6)
