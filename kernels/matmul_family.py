@@ -41,13 +41,17 @@ from tunekit.space import FIELDS, Space, Violation, enumerate_space, find_violat
 from tunekit.trial import Fingerprint, Status
 
 
-def warp_specialised() -> tuple[Variant, ...]:
-    """Return the variant written in Gluon, or nothing where this Triton lacks what it needs."""
+def gluon_variants() -> tuple[Variant, ...]:
+    """Return the variants written in Gluon, as far as this Triton has what they need."""
     try:
         from tunekit.kernels.gluon_tma import WarpSpecialised
     except (ImportError, AttributeError):
         return ()
-    return (WarpSpecialised(),)
+    try:
+        from tunekit.kernels.cluster import ClusterTiles
+    except (ImportError, AttributeError):
+        return (WarpSpecialised(),)
+    return (WarpSpecialised(), ClusterTiles())
 
 
 VARIANTS: tuple[Variant, ...] = (
@@ -60,7 +64,7 @@ VARIANTS: tuple[Variant, ...] = (
     MatrixVector(),
     PaddedTiles(),
     *TURNED,
-    *warp_specialised(),
+    *gluon_variants(),
 )
 """Every variant of the family. A new one is one file and its entry here."""
 
