@@ -25,8 +25,7 @@ from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
 
-def hopper(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    """Allow aligned 16-bit operands on a GPU with warpgroup products."""
+def _hardware(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     if not 90 <= device.capability < 100:
         return f"warpgroup products are Hopper's, not {device.arch}'s"
     if ITEMSIZE[problem.dtype] != 2:
@@ -36,32 +35,31 @@ def hopper(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return None
 
 
-def deep(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+def _deep(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     """Keep the deepest ring that fits and the one before it: a lone program has all the memory."""
     steps = tile_rules.k_tiles_per_part(config, problem)
     deeper = config.num_stages + 2
     if deeper > min(STAGES[-1], max(2, steps)):
         return None
-    if ring_bytes(config, problem, deeper) > device.shared_bytes:
+    if _bytes(config, problem, deeper) > device.shared_bytes:
         return None
     return f"num_stages={config.num_stages} where {deeper} fit"
 
 
-def lines_fit(problem: Problem) -> bool:
+def _lines_fit(problem: Problem) -> bool:
     """Say whether a dense result has lines that TMA can store."""
     return problem.n * ITEMSIZE[problem.out_dtype] % 16 == 0
 
 
-def ring_bytes(config: Config, problem: Problem, num_stages: int) -> int:
-    """Return the shared memory of a ring of this depth, the tile to store, and barriers."""
+def _bytes(config: Config, problem: Problem, num_stages: int) -> int:
     ring = (config.block_m + config.block_n) * config.block_k * num_stages
-    stored = config.block_m * config.block_n if lines_fit(problem) else 0
+    stored = config.block_m * config.block_n if _lines_fit(problem) else 0
     return (ring + stored) * ITEMSIZE[problem.dtype] + 512
 
 
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     """Predict the shared memory of one program: the ring, the tile to store, and barriers."""
-    return ring_bytes(config, problem, config.num_stages)
+    return _bytes(config, problem, config.num_stages)
 
 
 def _widths(block_n: int) -> tuple[int, int]:
@@ -102,7 +100,7 @@ class WarpSpecialised:
             "num_stages": STAGES,
         },
         rules=(
-            Rule("hopper", hopper, ("variant",)),
+            Rule("hopper", _hardware, ("variant",)),
             tile_rules.PLAIN,
             Rule("two-powers", _two_powers, (*tile_rules.TILE, "num_warps")),
             *tile_rules.DOT_RULES,
@@ -112,7 +110,7 @@ class WarpSpecialised:
         worth=(
             tile_rules.OVERSIZED,
             *(rule for rule in TMA_WORTH if rule.name in ("one-order", "small-tiles")),
-            Rule("deep-pipeline", deep, (*tile_rules.TILE, "split_k", "num_stages")),
+            Rule("deep-pipeline", _deep, (*tile_rules.TILE, "split_k", "num_stages")),
         ),
     )
 
@@ -124,14 +122,14 @@ class WarpSpecialised:
         m, k = config.block_m, config.block_k
         wide, narrow = _widths(config.block_n)
         a_stored, b_stored = (major == "n" for major in problem.layout)
-        store_tma = lines_fit(problem) and describes(out)
-        boxes_b = [described(b, b_stored, k, columns) for columns in (wide, narrow or wide)]
+        store_tma = _lines_fit(problem) and describes(out)
+        boxes_b = [_described(b, b_stored, k, columns) for columns in (wide, narrow or wide)]
         boxes_c = [
-            described(out, True, m, columns) if store_tma else out
+            _described(out, True, m, columns) if store_tma else out
             for columns in (wide, narrow or wide)
         ]
         args = (
-            described(a, a_stored, m, k),
+            _described(a, a_stored, m, k),
             *boxes_b,
             *boxes_c,
             problem.m, problem.n, problem.k,
@@ -157,18 +155,10 @@ class WarpSpecialised:
         return shared_bytes(config, problem, device)
 
 
-def described(
-    matrix: Any, stored: bool, rows: int, columns: int, shared: tuple[tuple[int, int], ...] = ()
-) -> TensorDescriptor:
-    """Describe a matrix as it lies in memory, in boxes of one tile with Gluon's own swizzle.
-
-    `shared` says how the blocks of a cluster divide a box, rows before columns: (1, 0) by rows,
-    (0, 0) not at all. It is empty where each block has its own.
-    """
+def _described(matrix: Any, stored: bool, rows: int, columns: int) -> TensorDescriptor:
+    """Describe a matrix as it lies in memory, in boxes of one tile with Gluon's own swizzle."""
     plain = descriptor(matrix, stored=stored, block_rows=rows, block_columns=columns)
-    dtype = _DTYPES[str(matrix.dtype)]
-    bases = {"cga_layout": tuple(b if stored else b[::-1] for b in shared)} if shared else {}
-    layout = gl.NVMMASharedLayout.get_default_for(plain.block_shape, dtype, **bases)
+    layout = gl.NVMMASharedLayout.get_default_for(plain.block_shape, _DTYPES[str(matrix.dtype)])
     return TensorDescriptor(matrix, plain.shape, plain.strides, plain.block_shape, layout)
 
 

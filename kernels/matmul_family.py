@@ -41,17 +41,13 @@ from tunekit.space import FIELDS, Space, Violation, enumerate_space, find_violat
 from tunekit.trial import Fingerprint, Status
 
 
-def gluon_variants() -> tuple[Variant, ...]:
-    """Return the variants written in Gluon, as far as this Triton has what they need."""
+def warp_specialised() -> tuple[Variant, ...]:
+    """Return the variant written in Gluon, or nothing where this Triton lacks what it needs."""
     try:
         from tunekit.kernels.gluon_tma import WarpSpecialised
     except (ImportError, AttributeError):
         return ()
-    try:
-        from tunekit.kernels.cluster import ClusterTiles
-    except (ImportError, AttributeError):
-        return (WarpSpecialised(),)
-    return (WarpSpecialised(), ClusterTiles())
+    return (WarpSpecialised(),)
 
 
 VARIANTS: tuple[Variant, ...] = (
@@ -64,7 +60,7 @@ VARIANTS: tuple[Variant, ...] = (
     MatrixVector(),
     PaddedTiles(),
     *TURNED,
-    *gluon_variants(),
+    *warp_specialised(),
 )
 """Every variant of the family. A new one is one file and its entry here."""
 

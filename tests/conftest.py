@@ -54,8 +54,15 @@ def torch_sees_a_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+UNINTERPRETED = "runs kernels on the CPU: set TRITON_INTERPRET=1 to run it where there is a GPU"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `gpu` where torch sees no usable GPU. The only place that decides so."""
+    """Skip what is marked `gpu` or `interpreted` where it cannot run. Only this decides so."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        for item in items:
+            if item.get_closest_marker("interpreted"):
+                item.add_marker(pytest.mark.skip(reason=UNINTERPRETED))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     # torch takes seconds to import, so only a run that holds such a test asks it
     if marked and not torch_sees_a_gpu():
@@ -120,6 +127,8 @@ def forget() -> Iterator[None]:
 @pytest.fixture
 def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let operands on the CPU stand for an H200's, so that `auto` asks the rows."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip(UNINTERPRETED)
     from tunekit import products, serving
     from tunekit.device import KNOWN_DEVICES
 

@@ -14,6 +14,7 @@ from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import describe
 
 pytestmark = [
+    pytest.mark.interpreted,
     pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning"),
     pytest.mark.usefixtures("forget"),
 ]

@@ -518,7 +518,8 @@ def test_the_finals_measure_the_vendor_in_the_same_rounds(runner):
     finals = runner.finals(problem, sample(runner.space(problem), 3))
     measured = [trial.measurement for trial in finals.trials]
     assert all(m.final and m.low_us <= m.median_us <= m.high_us for m in measured)
-    assert {m.repetitions for m in measured} == {finals.vendor.repetitions}
+    # who is beaten leaves early; the fastest and the vendor stay to the end
+    assert max(m.repetitions for m in measured) == finals.vendor.repetitions
     assert finals.vendor.error_ratio is None
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
 
 import tunekit
-from tunekit import dispatch, nn, products, serving
+from tunekit import dispatch, nn, products
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
@@ -35,9 +35,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def pretend_gpu(monkeypatch):
-    """Let operands on the CPU stand for an H200's."""
-    monkeypatch.setattr(serving, "_device_info", lambda place, backend: H200)
+def pretend_gpu(pretend_gpu, monkeypatch):
+    """Let operands on the CPU, and none else, stand for an H200's."""
     monkeypatch.setattr(products, "on_gpu", lambda a: a.device.type == "cpu")
 
 

@@ -15,9 +15,12 @@ from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import describe
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::tunekit.serving.MissWarning", "ignore::DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.interpreted,
+    pytest.mark.filterwarnings(
+        "ignore::tunekit.serving.MissWarning", "ignore::DeprecationWarning"
+    ),
+]
 
 
 @pytest.fixture(autouse=True)

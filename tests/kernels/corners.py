@@ -40,14 +40,7 @@ def _main(variant: str, cases: str) -> None:
 
 
 def _telling(ptx: str) -> set[str]:
-    wanted = (
-        "wgmma.mma_async",
-        "cp.async.bulk.tensor",
-        "cp.async.cg",
-        "setmaxnreg",
-        "v4.b32",
-        "multicast::cluster",
-    )
+    wanted = ("wgmma.mma_async", "cp.async.bulk.tensor", "cp.async.cg", "setmaxnreg", "v4.b32")
     return {word for word in wanted if word in ptx}
 
 
