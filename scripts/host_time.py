@@ -37,6 +37,7 @@ from tunekit.device import DeviceInfo, detect, driver_version
 from tunekit.kernels.launching import prepared
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import dense_operands
+from tunekit.kernels.protocol import KernelCall
 from tunekit.key import Problem
 
 Call = Callable[[], Any]
@@ -54,7 +55,10 @@ PROBLEMS = {
     "padded": Problem("matmul", 128, 256, 255, "bfloat16", aligned=False),
     "gluon": Problem("matmul", 128, 256, 256, "bfloat16"),
 }
-"""A small problem for each variant; `split` asks for a config with a workspace."""
+"""A small problem for each variant; `split` asks for a config with a workspace.
+
+The turned ones launch what `padded` does: a copy, then a product.
+"""
 
 GOALS = {"torch": 0.90, "torch, with descriptors or a workspace": 1.00, "autotuned": 0.30}
 """The largest part of another call's time that a call may take."""
@@ -95,7 +99,7 @@ def candidates(name: str, config: Config) -> dict[str, Call]:
         anew = prepared(launched, a, b, out, keep_maps=False)
         made["tunekit, descriptors anew"] = lambda: anew(a, b, torch.empty_like(out))
     if config.variant == "pointer":
-        made["autotuned"] = partial(_autotuned(), a, b, out)
+        made["autotuned"] = partial(_autotuned(launched(a, b, out)), a, b, out)
     return made
 
 
@@ -103,30 +107,24 @@ def _describes(argument: Any) -> bool:
     return type(argument).__name__ == "TensorDescriptor"
 
 
-def _autotuned() -> Callable[..., None]:
-    """Return a product by the pointer kernel under `@triton.autotune`, as people write it."""
-    from tunekit.kernels.pointer import pointer_kernel
-
+def _autotuned(one: KernelCall) -> Callable[..., None]:
+    """Return a product by a launch's kernel under `@triton.autotune`, as people write it."""
     configs = [
         triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 32}, num_warps=4, num_stages=3)
         for m, n in ((32, 32), (64, 64), (64, 128))
     ]
-    tuned = triton.autotune(configs, key=["M", "N", "K"])(pointer_kernel)
-    units = {f"UNIT_{name}": 1 for name in ("M", "N", "K", "AM", "AK", "BK", "BN", "CM", "CN")}
-    rest: dict[str, Any] = {
-        "SPLIT": False, "AT_ONCE": 1, "PARTS": 0, "ALONE": False, "EVEN_K": True,
-        "PRECISION": "ieee", "UPCAST": False, **units,
-    }  # fmt: skip
+    tuned = triton.autotune(configs, key=["M", "N", "K"])(one.kernel)
+    chosen = {name for config in configs for name in config.all_kwargs()}
+    rest = {name: value for name, value in one.options.items() if name not in chosen}
 
     def call(a: torch.Tensor, b: torch.Tensor, like: torch.Tensor) -> None:
         out = torch.empty_like(like)
-        (m, k), n = a.shape, b.shape[1]
+        m, n = out.shape
 
         def grid(meta: dict[str, int]) -> tuple[int, int]:
             return (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]), 1)
 
-        strides = (*a.stride(), *b.stride(), *out.stride())
-        tuned[grid](a, b, out, out, out, m, n, k, *strides, 8, 1, **rest)
+        tuned[grid](*(out if argument is like else argument for argument in one.args), **rest)
 
     return call
 
@@ -240,7 +238,7 @@ def main() -> int:
             calls = candidates(name, config)
             times = interleaved(calls, rounds=arguments.rounds, repeat=arguments.calls, wait=wait)
         found = {call: summary(each) for call, each in times.items()}
-        more = "split" in name or "tunekit, descriptors anew" in found or name == "padded"
+        more = name == "padded" or "split" in name or "tunekit, descriptors anew" in found
         variants[name] = {
             "problem": str(PROBLEMS[name]), "config": str(config), **found,
             "parts": ratios(found, prepared_more=more),
