@@ -59,13 +59,16 @@ def prepared(call: Call, *operands: Any, keep_maps: bool = True) -> Launch:
     steps = bare_steps(compiled, first)
     if steps is None or (not keep_maps and any(step.maps for step in steps)):
         return _as_it_is(compiled, build)
-    index = operands[0].device.index or 0
-    if len(steps) == 1 and not steps[0].maps and not steps[0].kept:
-        return _addresses_only(steps[0], index)
-    kept = _Kept(compiled, build, steps, index)
-    if len(steps) > 1:
-        return kept.launch_in_order
-    return kept.launch if steps[0].kept else kept.launch_for_all_streams
+    queue, index = _Kept(compiled, build, steps).queue(), operands[0].device.index or 0
+    stream_of = driver.active.get_current_stream
+
+    def launch(a: Any, b: Any, out: Any) -> None:
+        queue(stream_of(index), (a.data_ptr(), b.data_ptr(), out.data_ptr()), (a, b, out))
+
+    def launch_scaled(*tensors: Any) -> None:
+        queue(stream_of(index), tuple([one.data_ptr() for one in tensors]), tensors)
+
+    return launch if len(operands) == 3 else launch_scaled
 
 
 def runner(call: KernelCall) -> Callable[[tuple[Any, ...]], None]:
@@ -96,38 +99,6 @@ def _as_it_is(compiled: list[Any], build: Callable[..., Built]) -> Launch:
     return launch
 
 
-def _addresses_only(step: Step, index: int) -> Launch:
-    """Launch a kernel that takes nothing of the operands but their addresses."""
-    stream_of = driver.active.get_current_stream
-    bare, front, values, places = step.launch, step.front, step.values, step.addresses
-    flat = [*front, *values]
-    behind = tuple((len(front) + place, which) for place, which in places)
-
-    def launch(a: Any, b: Any, out: Any, *scales: Any) -> None:
-        operands = _addresses(a, b, out, scales)
-        filled = flat.copy()
-        filled[3] = stream_of(index)
-        for place, which in behind:
-            filled[place] = operands[which]
-        bare(*filled)
-
-    def launch_nested(a: Any, b: Any, out: Any, *scales: Any) -> None:
-        operands = _addresses(a, b, out, scales)
-        filled = values.copy()
-        for place, which in places:
-            filled[place] = operands[which]
-        before = front.copy()
-        before[3] = stream_of(index)
-        bare(*before, filled)
-
-    return launch_nested if step.nested else launch
-
-
-def _addresses(a: Any, b: Any, out: Any, scales: tuple[Any, ...]) -> tuple[int, ...]:
-    operands = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    return (*operands, *(one.data_ptr() for one in scales)) if scales else operands
-
-
 class _Kept:
     """Launches with encoded descriptors, or with memory of their own, kept from call to call.
 
@@ -136,36 +107,33 @@ class _Kept:
     share none with those that run while the graph is replayed.
     """
 
-    def __init__(
-        self, compiled: list[Any], build: Callable[..., Built], steps: Steps, index: int
-    ) -> None:
+    def __init__(self, compiled: list[Any], build: Callable[..., Built], steps: Steps) -> None:
         self._compiled = compiled
         self._build = build
-        self._index = index
-        self._stream_of = driver.active.get_current_stream
         self._maps: list[list[dict[int, Any]]] = [[{} for _ in step.maps] for step in steps]
         self._of_stream: dict[int, list[Queue]] = {}
         self._shared = None if any(step.kept for step in steps) else self._queues(steps)
 
-    def launch_for_all_streams(self, a: Any, b: Any, out: Any, *scales: Any) -> None:
-        """Queue the launch, which is one and has no memory of its own."""
-        operands = _addresses(a, b, out, scales)
-        assert self._shared is not None
-        self._shared[0](self._stream_of(self._index), operands, (a, b, out, *scales))
+    def queue(self) -> Queue:
+        """Return what queues the launches on operands of the kind this was made for."""
+        if len(self._maps) > 1:
+            return self._in_order
+        return self._each if self._shared is None else self._shared[0]
 
-    def launch(self, a: Any, b: Any, out: Any, *scales: Any) -> None:
-        """Queue the launches on operands of the kind this was made for."""
-        stream = self._stream_of(self._index)
-        operands = _addresses(a, b, out, scales)
-        for queue in self._shared or self._on(stream, a, b, out, *scales):
-            queue(stream, operands, (a, b, out, *scales))
+    def _each(
+        self, stream: int, operands: tuple[int, ...], tensors: tuple[torch.Tensor, ...]
+    ) -> None:
+        for queue in self._shared or self._on(stream, tensors):
+            queue(stream, operands, tensors)
 
-    def launch_in_order(self, a: Any, b: Any, out: Any, *scales: Any) -> None:
+    def _in_order(
+        self, stream: int, operands: tuple[int, ...], tensors: tuple[torch.Tensor, ...]
+    ) -> None:
         """Queue launches that hand something on, unmixed with another thread's."""
         with _handing_on:
-            self.launch(a, b, out, *scales)
+            self._each(stream, operands, tensors)
 
-    def _on(self, stream: int, *tensors: Any) -> list[Queue]:
+    def _on(self, stream: int, tensors: tuple[torch.Tensor, ...]) -> list[Queue]:
         if torch.cuda.is_current_stream_capturing():
             return self._queues(self._steps(*tensors))
         if stream not in self._of_stream:
@@ -204,24 +172,25 @@ def _queue(step: Step, known: list[dict[int, Any]], encoded: Callable[..., Any])
         (offset + place, which, of) for (place, which), of in zip(step.maps, known, strict=True)
     )
 
-    def fill(operands: tuple[int, ...], tensors: tuple[Any, ...]) -> list[Any]:
+    def queue(stream: int, operands: tuple[int, ...], tensors: tuple[Any, ...]) -> None:
         filled = flat.copy()
+        filled[3] = stream
         for place, which in addresses:
             filled[place] = operands[which]
         for place, which, of in maps:
             address = operands[which]
             filled[place] = of.get(address) or encoded(of, address, tensors)
-        return filled
-
-    def queue(stream: int, operands: tuple[int, ...], tensors: tuple[Any, ...]) -> None:
-        filled = fill(operands, tensors)
-        filled[3] = stream
         bare(*filled)
 
     def queue_nested(stream: int, operands: tuple[int, ...], tensors: tuple[Any, ...]) -> None:
-        before = front.copy()
+        before, filled = front.copy(), values.copy()
         before[3] = stream
-        bare(*before, fill(operands, tensors))
+        for place, which in addresses:
+            filled[place] = operands[which]
+        for place, which, of in maps:
+            address = operands[which]
+            filled[place] = of.get(address) or encoded(of, address, tensors)
+        bare(*before, filled)
 
     queue.held = queue_nested.held = held  # type: ignore[attr-defined]
     return queue_nested if step.nested else queue

@@ -17,9 +17,7 @@ from tunekit.kernels.operands import describe
 
 pytestmark = [
     pytest.mark.interpreted,
-    pytest.mark.filterwarnings(
-        "ignore::tunekit.serving.MissWarning", "ignore::DeprecationWarning"
-    ),
+    pytest.mark.filterwarnings("ignore::tunekit.serving.MissWarning", "ignore::DeprecationWarning"),
 ]
 
 

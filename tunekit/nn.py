@@ -7,10 +7,11 @@ itself, so its errors, its autocast and its subclasses of tensors are torch's ow
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 import torch
+from torch import is_grad_enabled
 from torch._C import (
     _is_any_autocast_enabled,
     _is_tracing,
@@ -25,8 +26,9 @@ from torch.nn import functional
 from tunekit import products
 from tunekit.dispatch import matmul
 from tunekit.errors import ProblemError
-from tunekit.policies import Scope, current
-from tunekit.serving import kind_of
+from tunekit.kernels.operands import float32_precision
+from tunekit.policies import HERE, PROCESS, Kind, Scope, current
+from tunekit.products import PLAIN
 
 __all__ = ["Linear", "Replacement", "linear", "replace_linear"]
 
@@ -48,14 +50,33 @@ def linear(
     Raises:
         RuntimeError: as torch raises for operands that do not fit.
     """
-    operands = (input, weight) if bias is None else (input, weight, bias)
-    if is_dynamo_compiling() or not _is_bare(operands):
+    if (  # as in `matmul`, and in line for the same reason: a call costs as much as two of these
+        is_dynamo_compiling()
+        or type(input) not in PLAIN
+        or type(weight) not in PLAIN
+        or _is_any_autocast_enabled()
+        or peek_interpreter_stack() is not None
+        or _len_torch_function_stack()
+        or _len_torch_dispatch_stack()
+        or _is_tracing()
+        or forward_ad._current_level >= 0
+        or (is_grad_enabled() and (input.requires_grad or weight.requires_grad))
+        or (bias is not None and not _is_bare(bias))
+    ):
         return _unusual(input, weight, bias)
-    scope = current()
+    scope = HERE.get() or PROCESS.scope
     own = None if bias is None else (bias.shape, bias.dtype, bias.device, bias.layout)
     try:
-        kind = ("linear", own, *kind_of(input, weight))
-    except RuntimeError:  # without memory of its own: sparse or nested
+        at_input, at_weight, dtype = input.data_ptr(), weight.data_ptr(), input.dtype
+        kind: Kind = (
+            "linear", own, input.shape, weight.shape, input.stride(), weight.stride(), dtype,
+            weight.dtype, input.device, weight.device, at_input % 16, at_weight % 16,
+        )  # fmt: skip
+    except RuntimeError:  # without memory of its own: sparse, nested, or wrapped
+        return _unusual(input, weight, bias)
+    if dtype is torch.float32:
+        kind = (*kind, float32_precision())
+    if input.is_neg() or weight.is_neg() or not (at_input and at_weight):
         return _unusual(input, weight, bias)
     run = scope.prepared.get(kind)
     if run is None:
@@ -84,9 +105,13 @@ def _run_of(
     if scope.policy.backend != "triton" and (served is None or served.launch is None):
         by_torch = functional.linear
         return by_torch if served is None else products.counted(served, by_torch, input)
+    if served is None:  # many products, of matrices that are told apart by their strides
+        by_rows = product
+        product = lambda input, weight: by_rows(input, weight.t())  # noqa: E731
+    # A prepared launch knows strides, and wants the address alone: what is turned has the same.
     if bias is None:
-        return lambda input, weight, bias: product(input, weight.t())
-    return lambda input, weight, bias: product(input, weight.t()) + bias
+        return lambda input, weight, bias: product(input, weight)
+    return lambda input, weight, bias: product(input, weight).add_(bias)
 
 
 class Linear(torch.nn.Linear):
@@ -206,8 +231,8 @@ def _ours(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     # With `backend="triton"` it says itself why it cannot. Compiled code decides when it runs.
     insists = not torch.compiler.is_compiling() and current().policy.backend == "triton"
     return (
-        type(input) in products.PLAIN
-        and type(weight) in products.PLAIN
+        type(input) in PLAIN
+        and type(weight) in PLAIN
         and (products.on_gpu(input) or insists)
         and input.device == weight.device
         and input.dtype == weight.dtype
@@ -226,7 +251,7 @@ def _ours(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
 
 def _fits_beside(bias: torch.Tensor, weight: torch.Tensor) -> bool:
     return (
-        type(bias) in products.PLAIN
+        type(bias) in PLAIN
         and bias.dtype == weight.dtype
         and bias.device == weight.device
         and bias.layout == torch.strided
@@ -241,19 +266,8 @@ def _casts(input: torch.Tensor) -> bool:
     return torch.is_autocast_enabled(kind) and input.dtype != torch.get_autocast_dtype(kind)
 
 
-def _is_bare(operands: Sequence[torch.Tensor]) -> bool:
-    """Say whether these are plain tensors, and nothing watches, converts or differentiates."""
-    recording = torch.is_grad_enabled()
-    for operand in operands:
-        if type(operand) not in products.PLAIN or (recording and operand.requires_grad):
-            return False
-        if operand.is_neg() or operand._is_zerotensor():
-            return False
-    return not (
-        _is_any_autocast_enabled()
-        or peek_interpreter_stack() is not None
-        or _len_torch_function_stack()
-        or _len_torch_dispatch_stack()
-        or _is_tracing()
-        or forward_ad._current_level >= 0
-    )
+def _is_bare(bias: torch.Tensor) -> bool:
+    """Say whether a bias is a plain tensor that needs no gradient."""
+    recorded = torch.is_grad_enabled() and bias.requires_grad
+    plain = type(bias) in PLAIN and not recorded
+    return plain and not bias.is_neg() and not bias._is_zerotensor()
