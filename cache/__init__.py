@@ -10,13 +10,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tunekit.cache.claims import Claims
-from tunekit.cache.leases import Holder, Lease
 from tunekit.cache.location import default_location, shown_location
 from tunekit.cache.rules import Policy
 from tunekit.cache.store import Store
 
 if TYPE_CHECKING:
+    from tunekit.cache.claims import Claims as Claims
     from tunekit.cache.document import exchange_schema as exchange_schema
     from tunekit.cache.exporting import export_json as export_json
     from tunekit.cache.exporting import export_sqlite as export_sqlite
@@ -26,9 +25,14 @@ if TYPE_CHECKING:
     from tunekit.cache.importing import import_json as import_json
     from tunekit.cache.importing import import_sections as import_sections
     from tunekit.cache.importing import import_sqlite as import_sqlite
+    from tunekit.cache.leases import Holder as Holder
+    from tunekit.cache.leases import Lease as Lease
     from tunekit.cache.merging import ImportReport as ImportReport
 
 _HOME = {
+    "Claims": "tunekit.cache.claims",
+    "Holder": "tunekit.cache.leases",
+    "Lease": "tunekit.cache.leases",
     "FileHealth": "tunekit.cache.health",
     "examine": "tunekit.cache.health",
     "file_of": "tunekit.cache.health",
@@ -42,9 +46,6 @@ _HOME = {
 }
 
 __all__ = [
-    "Claims",
-    "Holder",
-    "Lease",
     "Policy",
     "Store",
     "default_location",

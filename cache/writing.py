@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tunekit.cache.models import (
     Base,
@@ -203,7 +203,8 @@ def _numbering(table: type[NumberedBase], names: tuple[str, ...]) -> tuple[Any, 
 
 def _insert(dialect: str, table: type[Base]) -> Any:
     """Return a database's own INSERT, which knows ON CONFLICT."""
-    return (postgresql if dialect == "postgresql" else sqlite).insert(table)
+    # PostgreSQL's part of SQLAlchemy takes longer to load than all that a lookup needs.
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 @cache
