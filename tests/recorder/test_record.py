@@ -416,3 +416,18 @@ def test_a_file_that_cannot_be_added_to_is_an_error_before_anything_runs(tmp_pat
     with pytest.raises(ShapesError, match="no folder"):
         work(tmp_path / "missing" / "shapes.yaml")
     assert ran == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_attention_is_made_of_is_left_to_the_kernel_that_fuses_it(device):
+    query, weight = torch.randn(1, 2, 4, 8, device=device), torch.randn(8, 8, device=device)
+    mask = torch.ones(4, 4, dtype=torch.bool, device=device).tril()
+    with tunekit.record() as seen:
+        attended = functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+        attended @ weight
+    assert sizes(seen) == {(1, 8, 8, 8): 1}
+    with pytest.raises(RuntimeError), tunekit.record() as seen:
+        functional.scaled_dot_product_attention(query, query[..., :3], query)
+    with tunekit.record() as seen:  # an attention that failed is over too
+        query.reshape(8, 8) @ weight
+    assert sizes(seen) == {(1, 8, 8, 8): 1}

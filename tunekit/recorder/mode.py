@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunekit.kernels.operands import float32_precision
@@ -42,11 +44,20 @@ def record(path: str | Path | None = None) -> Iterator[Record]:
         check_shapes_file(Path(path))
     seen = Record()
     try:
-        with torch.compiler.set_stance("force_eager"), module_names(), Recorder(seen):
+        recorder = Recorder(seen)
+        eager = torch.compiler.set_stance("force_eager")
+        with eager, module_names(), recorder, Attention(recorder):
             yield seen
     finally:
         if path is not None:
             seen.save(path)
+
+
+def watch(record: Record) -> None:
+    """Record what this thread multiplies, from now on and for good."""
+    recorder = Recorder(record)
+    recorder.__enter__()  # type: ignore[no-untyped-call]
+    Attention(recorder).__enter__()  # type: ignore[no-untyped-call]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -56,6 +67,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._record = record
         self._known: dict[object, Problem | str | None] = {}
+        self.in_attention = False
+        """Whether what runs now is the inside of an attention, which a GPU does in one kernel."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -85,7 +98,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         first, second = PRODUCTS[func._schema.name]
         a, b = given[names[first]], given[names[second]]
-        if is_rehearsed(a, b):
+        if self.in_attention:
+            self._record.skip("scaled_dot_product_attention")
+        if self.in_attention or is_rehearsed(a, b):
             return
         scales = tuple(given[s].shape for s in ("scale_a", "scale_b") if s in given)
         kind = (func, *traits(a), *traits(b), out.dtype, scales, _precision(a))
@@ -96,6 +111,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._record.add(found, current_name())
         elif found is not None:
             self._record.skip(found)
+
+
+class Attention(TorchFunctionMode):
+    """Tells a recorder of attention, which is made of products only where no kernel fuses it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function as torch would."""
+        if func is not functional.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        self._recorder.in_attention = True
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._recorder.in_attention = False
 
 
 def _precision(a: torch.Tensor) -> str:

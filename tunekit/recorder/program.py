@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from tunekit.recorder.counting import Record
-from tunekit.recorder.mode import Recorder
+from tunekit.recorder.mode import watch
 from tunekit.recorder.module_names import module_names
 
 WRITE_SECONDS = 5.0
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     torch.compiler.set_stance("force_eager")  # what is compiled in one piece cannot be watched
     module_names().__enter__()  # never left: the program's end is the process's
     record_threads(record)
-    Recorder(record).__enter__()  # type: ignore[no-untyped-call]
+    watch(record)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _end)
     run_as_main(kind, target, rest)
@@ -54,7 +54,7 @@ def record_threads(record: Record) -> None:
 
     def begin(*event: Any) -> None:
         sys.setprofile(None)
-        Recorder(record).__enter__()  # type: ignore[no-untyped-call]
+        watch(record)
 
     threading.setprofile(begin)
 
