@@ -6,6 +6,7 @@ line, 2 wrong usage, 130 interrupted. Each command loads what it needs when it r
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,16 +15,26 @@ import click
 
 from tunekit import __version__
 from tunekit.cli_files import FILES
-from tunekit.cli_options import Commands, cache_option, gpu_option, json_option, positive
-from tunekit.cli_reading import READING
+from tunekit.cli_options import (
+    Commands,
+    cache_option,
+    gpu_option,
+    json_option,
+    positive,
+    usage_line,
+)
+from tunekit.cli_reading import READING, completion
 from tunekit.errors import StoreError, TunekitError
-from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
+from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, paint, say
 
 if TYPE_CHECKING:
     from tunekit.cache import Store
 
 SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
 """What the tuner offers, repeated here so that `--help` need not load them."""
+
+
+_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,14 +44,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     logger.addHandler(warnings)
     try:
         code = cli.main(args=argv, prog_name="tunekit", standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        say(usage_line(error))
+        return error.exit_code
+    except click.ClickException as error:
+        say(error.format_message())
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         say("interrupted")
         return INTERRUPTED
     except TunekitError as error:
         say(str(error))
+        return 1
+    except OSError as error:  # where a text of click's own goes, or a temporary file
+        if error.errno not in _DISK:
+            raise
+        say(f"cannot write: {error.strerror}: free some space")
         return 1
     finally:
         logger.removeHandler(warnings)
@@ -77,7 +99,7 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(short_help="Fill the cache: find the fastest right config of each problem.")
 @click.option("--shapes", "shapes_file", metavar="FILE", help="YAML file with the problems.")
 @click.option(
     "--shape",
@@ -95,7 +117,13 @@ def cli() -> None:
     metavar="auto|cuda|cuda:N|replay|replay:FILE",
     help="Where to measure. `auto` is the GPU, or without one a replay of the shipped recording.",
 )
-@click.option("--sampler", type=click.Choice(SAMPLERS), default=SAMPLERS[0], show_default=True)
+@click.option(
+    "--sampler",
+    type=click.Choice(SAMPLERS),
+    default=SAMPLERS[0],
+    show_default=True,
+    help="What proposes the next config; `transfer` learns from other problems too.",
+)
 @click.option(
     "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
 )
@@ -115,7 +143,13 @@ def cli() -> None:
     metavar="PERCENT",
     help="End a key whose best is this near the least time the GPU's rates allow, where known.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Of the search: the same seed tries the same configs.",
+)
 @click.option("--retune", is_flag=True, help="Tune again what is tuned, and let it replace.")
 @click.option(
     "--stale",
@@ -125,7 +159,7 @@ def cli() -> None:
 @click.option(
     "--optuna-storage",
     metavar="URL",
-    help="Keep each key's Optuna study there too: sqlite:///FILE, postgresql://… or journal:FILE.",
+    help="Keep each key's Optuna study too: sqlite:///FILE, postgresql://... or journal:FILE.",
 )
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
 @json_option
@@ -197,7 +231,7 @@ def tune(
     )
 
 
-@cli.command()
+@cli.command(short_help="Show what is chosen for each problem, against the vendor.")
 @cache_option
 @gpu_option
 @json_option
@@ -227,10 +261,10 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
     if as_json:
         answer_json({"schema": SCHEMA, "keys": [row.to_dict() for row in rows]})
     else:
-        answer(table(rows, width=answer_width()))
+        answer(table(rows, width=answer_width(), paint=paint()))
 
 
-for command in (*READING, *FILES):
+for command in (*READING, *FILES, completion):
     cli.add_command(command)
 
 

@@ -13,7 +13,7 @@ FORMATS = ("json", "sqlite")
 """What the store offers, repeated here so that `--help` need not load it."""
 
 
-@click.command("export-cache")
+@click.command("export-cache", short_help="Write the cache as one file, for another machine.")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
 @cache_option
 @gpu_option
@@ -51,7 +51,7 @@ def export_cache(**options: Any) -> int:
     return run_export(ExportRequest(**options))
 
 
-@click.command("import-cache")
+@click.command("import-cache", short_help="Load a file that `export-cache` wrote.")
 @click.argument("file")
 @cache_option
 @click.option(
@@ -87,7 +87,10 @@ def import_cache(**options: Any) -> int:
     return run_import(ImportRequest(**options))
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Run a program and write which products it makes.",
+)
 @click.option(
     "-o",
     "--output",
