@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import click
@@ -14,7 +13,7 @@ from tunekit.key import Problem, TuningKey
 from tunekit.lookup import how_to_tune
 from tunekit.output import answer, answer_json, answer_width, counted, wrap
 from tunekit.report import shortened
-from tunekit.shapes import parse_shape
+from tunekit.shapes import parse_shape, shape_parts
 from tunekit.trial import Best, Measurement
 from tunekit.which_gpu import which_gpu
 
@@ -29,7 +28,7 @@ def parse_words(words: tuple[str, ...], dtype: str | None, layout: str | None) -
         UsageError: it is neither.
         TunekitError: a size, the dtype or the layout is none.
     """
-    parts = [part for part in re.split(r"[\s,]+|(?<=\d)x(?=\d)", " ".join(words)) if part]
+    parts = [part for part in shape_parts(" ".join(words)) if part]
     sizes, rest = parts[:3], parts[3:]
     if len(sizes) < 3 or not all(size.isdecimal() for size in sizes) or len(rest) > 2:
         raise click.UsageError(
@@ -57,7 +56,7 @@ def run_explain(
     problem = parse_words(words, dtype, layout)
     try:
         with Store.open(cache, create=False) as store:
-            found = explain(store, problem, which_gpu(gpu, store, sole=True))
+            found = explain(store, problem, which_gpu(gpu, store))
     except NoStoreError as error:
         how = how_to_tune(TuningKey.of(problem, "any"), error.location)
         raise NoStoreError(

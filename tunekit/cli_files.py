@@ -31,7 +31,7 @@ FORMATS = ("json", "sqlite")
     "shapes_file",
     metavar="SHAPES",
     help="Export nothing: list the problems of a shapes file that no row serves on this GPU (or "
-    "that of --gpu), and exit 1 if there are any.",
+    "that of --gpu, or the only one of the cache), and exit 1 if there are any.",
 )
 @json_option
 def export_cache(**options: Any) -> int:
