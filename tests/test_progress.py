@@ -120,7 +120,7 @@ def test_every_key_ends_with_one_line():
     narrator(KeySkipped(best=BEST))
     narrator(KeyFailed(key=OTHER, reason="compile-error: boom\nmore", count=8))
     assert len(display.lines) == 4
-    assert "tuning 3 keys for NVIDIA H200" in display.lines[0]
+    assert "tuning 3 problems for NVIDIA H200" in display.lines[0]
     assert "triton chosen: Triton 12.50 us, vendor 12.50 us, ratio 1.000" in display.lines[1]
     assert "8 of 536 configs, measured" in display.lines[1]
     assert "tuned before" in display.lines[2]
@@ -135,7 +135,7 @@ def test_waiting_for_another_run_is_one_line_that_says_for_whom():
     narrator(started())
     narrator(KeysAwaited((KEY, OTHER), ("process 7 on here",)))
     narrator(KeyLeft(KEY))
-    assert display.lines[1] == "waiting for 2 keys that process 7 on here is tuning"
+    assert display.lines[1] == "waiting for 2 problems that process 7 on here is tuning"
     assert display.lines[2].endswith(": left to another run, which is tuning it")
 
 
@@ -149,7 +149,7 @@ def test_a_row_that_did_not_win_is_said_to_have_stayed_out():
 def test_a_replay_is_never_called_tuning():
     display = Lines()
     Narrator(display, verbose=False)(started(origin=Origin.REPLAYED))
-    assert display.lines == ["replaying 2 keys for NVIDIA H200"]
+    assert display.lines == ["replaying 2 problems for NVIDIA H200"]
 
 
 def test_verbose_shows_every_trial_and_why_it_failed():
@@ -274,8 +274,11 @@ def test_what_is_stale_its_reasons_and_the_cost_are_told_most_common_first():
     display = Lines()
     reasons = {"driver 570 -> 580": 2, "triton 3.6.0 -> 3.9.0": 12}
     Narrator(display, verbose=False)(StaleFound(12, 8, 70, reasons))
-    assert display.lines[0] == "12 of 20 keys are stale"
-    assert display.lines[1:3] == ["  triton 3.6.0 -> 3.9.0: 12 keys", "  driver 570 -> 580: 2 keys"]
+    assert display.lines[0] == "stale: 12 of 20 problems"
+    assert display.lines[1:3] == [
+        "  triton 3.6.0 -> 3.9.0: 12 problems",
+        "  driver 570 -> 580: 2 problems",
+    ]
     assert "70 stored configs" in display.lines[3]
     assert "nothing is searched" in display.lines[3]
 
@@ -283,7 +286,7 @@ def test_what_is_stale_its_reasons_and_the_cost_are_told_most_common_first():
 def test_where_nothing_is_stale_no_cost_is_told():
     display = Lines()
     Narrator(display, verbose=False)(StaleFound(0, 8, 0, {}))
-    assert display.lines == ["0 of 8 keys are stale"]
+    assert display.lines == ["stale: 0 of 8 problems"]
 
 
 def test_the_command_that_cures_a_key_is_never_shortened():
@@ -302,7 +305,7 @@ def test_keys_tuned_before_are_told_in_one_line():
     narrator(KeySkipped(best=BEST))
     narrator(KeySkipped(best=replace(BEST, key=OTHER)))
     narrator(trial_done(key=replace(KEY, m=256)))
-    assert display.lines[1:] == ["[2/3] 2 keys; tuned before, not again"]
+    assert display.lines[1:] == ["[2/3] 2 problems; tuned before, not again"]
 
     verbose = Lines()
     narrator = Narrator(verbose, verbose=True)

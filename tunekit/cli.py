@@ -125,23 +125,27 @@ def cli() -> None:
     help="What proposes the next config; `transfer` learns from other problems too.",
 )
 @click.option(
-    "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
+    "--trials",
+    type=click.IntRange(min=1),
+    help="Configs to try a problem, on average [default: 80].",
 )
 @click.option(
     "--least",
     type=click.IntRange(min=1),
-    help="Configs of them that each key has, where the others may be moved [default: half].",
+    help="Configs of them that each problem has, where the others may be moved [default: half].",
 )
 @click.option("--seconds", type=float, callback=positive, help="Stop the run after this long.")
 @click.option(
-    "--patience", type=click.IntRange(min=1), help="End a key after so many trials without a gain."
+    "--patience",
+    type=click.IntRange(min=1),
+    help="End a problem after so many trials without a gain.",
 )
 @click.option(
     "--reach",
     type=float,
     callback=positive,
     metavar="PERCENT",
-    help="End a key whose best is this near the least time the GPU's rates allow, where known.",
+    help="End a problem whose best is this near the least time the GPU's rates allow, where known.",
 )
 @click.option(
     "--seed",
@@ -159,7 +163,7 @@ def cli() -> None:
 @click.option(
     "--optuna-storage",
     metavar="URL",
-    help="Keep each key's Optuna study too: sqlite:///FILE, postgresql://... or journal:FILE.",
+    help="Keep each problem's Optuna study too: sqlite:///FILE, postgresql://... or journal:FILE.",
 )
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
 @json_option
@@ -195,9 +199,9 @@ def tune(
     does only the rest. Without a GPU nothing is timed: rows are replayed, and say so.
 
     A row is stale when the kernel's source, the compiler, torch or the driver has changed since it
-    was made. --stale tries the best row and the five fastest trials of each stale key again,
-    against the vendor, and writes a row for what is installed now: of every key of this GPU in the
-    cache, or of the shapes given. Rows that are current are left alone.
+    was made. --stale tries the best row and the five fastest trials of each stale problem again,
+    against the vendor, and writes a row for what is installed now: of every problem of this GPU in
+    the cache, or of the shapes given. Rows that are current are left alone.
 
     A program counts in the cache what it multiplies without a row of its own; --misses tunes those
     problems of this GPU, and forgets the counts of those that have a row then.
@@ -236,7 +240,7 @@ def tune(
 @gpu_option
 @json_option
 def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
-    """Show the best row of each key, against the vendor.
+    """Show the best row of each problem, against the vendor.
 
     \b
     tunekit show
@@ -246,9 +250,9 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
     says whether a row was made by the kernels and the compiler installed here (exact), by another
     compiler (other-compiler) or by kernels that have changed since (other-source: not served).
 
-    trials/space: how many of the key's legal configs were tried; failed: how many of them did not
-    work. "off best" is how much slower the fastest of them is expected to be than the fastest there
-    is and, in brackets, the most it is in nine of ten cases.
+    trials/space: how many of the problem's legal configs were tried; failed: how many of them did
+    not work. "off best" is how much slower the fastest of them is expected to be than the fastest
+    there is and, in brackets, the most it is in nine of ten cases.
     """
     from tunekit.cache import Store
     from tunekit.table import SCHEMA, served_rows, table

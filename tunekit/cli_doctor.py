@@ -136,4 +136,4 @@ def _rows(location: str) -> Iterator[Check]:
         text = f"asked for at run time and not tuned: {counted(len(misses), 'problem')}"
         yield Check("misses", Level.NOTE, text, f"tunekit tune --misses {where}")
     if leases:
-        yield Check("leases", Level.NOTE, f"being tuned now: {counted(len(leases), 'key')}")
+        yield Check("leases", Level.NOTE, f"being tuned now: {counted(len(leases), 'problem')}")

@@ -17,7 +17,9 @@ FORMATS = ("json", "sqlite")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
 @cache_option
 @gpu_option
-@click.option("--all-trials", is_flag=True, help="Every trial too, not only the best of each key.")
+@click.option(
+    "--all-trials", is_flag=True, help="Every trial too, not only the best of each problem."
+)
 @click.option(
     "--format",
     "form",
@@ -59,7 +61,7 @@ def export_cache(**options: Any) -> int:
     type=click.Choice(POLICIES),
     default="keep",
     show_default=True,
-    help="Where the cache has a row for a key already: keep it, or take the faster, the newer, "
+    help="Where the cache has a row for a problem already: keep it, or take the faster, the newer, "
     "the file's whatever it says (replace), or stop (fail).",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")

@@ -265,8 +265,8 @@ def _interrupted(narrator: Narrator, store: Store, shapes: Sequence[Shape], runn
             f"{store.location}; the same command does only the rest"
         )
     return (
-        f"interrupted: {narrator.trials} finished trials of {narrator.keys_tried} keys are kept in "
-        f"{store.location}; the same command does only the rest"
+        f"interrupted: {narrator.trials} finished trials of {narrator.keys_tried} problems are kept"
+        f" in {store.location}; the same command does only the rest"
     )
 
 

@@ -61,8 +61,8 @@ class Narrator:
             self._keys = event.keys
             resumed = f", {event.resumed} trials kept from before" if event.resumed else ""
             doing = "replaying" if event.origin is Origin.REPLAYED else "tuning"
-            keys = counted(event.keys, "key")
-            self._display.line(f"{doing} {keys} for {event.device.name}{resumed}")
+            problems = counted(event.keys, "problem")
+            self._display.line(f"{doing} {problems} for {event.device.name}{resumed}")
         elif isinstance(event, StaleFound):
             self._stale_found(event)
         elif isinstance(event, KeyDone):
@@ -96,17 +96,17 @@ class Narrator:
             self._close(skipped[0].key, self._outcome(skipped[0]) + _BEFORE)
         else:
             place = f"[{len(self._closed)}/{self._keys}]"
-            self._display.line(f"{place} {counted(len(skipped), 'key')}{_BEFORE}")
+            self._display.line(f"{place} {counted(len(skipped), 'problem')}{_BEFORE}")
 
     def _stale_found(self, event: StaleFound) -> None:
         keys = event.stale + event.current
-        self._display.line(f"{event.stale} of {keys} keys are stale")
+        self._display.line(f"stale: {event.stale} of {counted(keys, 'problem')}")
         for reason, count in sorted(event.reasons.items(), key=lambda item: (-item[1], item[0])):
-            self._display.line(f"  {one_line(reason)}: {count} keys")
+            self._display.line(f"  {one_line(reason)}: {counted(count, 'problem')}")
         if event.stale:
             self._display.line(
-                f"to verify and time again: {event.configs} stored configs, and the vendor's call"
-                f" of {event.stale} keys; nothing is searched"
+                f"to verify and time again: {counted(event.configs, 'stored config')}, and the"
+                f" vendor's call of {counted(event.stale, 'problem')}; nothing is searched"
             )
 
     def _trial_done(self, event: TrialDone) -> None:
@@ -167,9 +167,8 @@ def _origin(best: Best) -> str:
 
 
 def _awaited(event: KeysAwaited) -> str:
-    many = len(event.keys) > 1
     return (
-        f"waiting for {len(event.keys)} {'keys' if many else 'key'} that"
+        f"waiting for {counted(len(event.keys), 'problem')} that"
         f" {', '.join(event.holders)} {'is' if len(event.holders) == 1 else 'are'} tuning"
     )
 
