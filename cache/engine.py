@@ -42,7 +42,7 @@ _CURES = (
     ("malformed", "it is damaged: tune or import-cache moves it aside and starts a new one"),
     ("unable to open", "check that its folder exists and may be written, or name another"),
     ("full", "free some space"),
-    ("disk I/O error", "if it is on a network file system, name a local path or postgresql://…"),
+    ("disk I/O error", "if it is on a network file system, name a local path or postgresql://..."),
 )
 
 _PASSING = ("disk I/O error", "unable to open")
@@ -189,7 +189,7 @@ def server_database(url: URL) -> Database:
             return Database(location, make_engine)
     except ImportError as error:
         driver = url.get_backend_name() if error.name is None else error.name
-        other = "" if driver == "psycopg" else ", and write postgresql://…"
+        other = "" if driver == "psycopg" else ", and write postgresql://..."
         raise StoreError(
             f"the cache {location} needs the driver {driver}:"
             f" pip install 'tunekit-triton[postgres]'{other}"

@@ -58,7 +58,7 @@ def _open_anything(location: str | Path, *, create: bool) -> Database:
     if isinstance(location, str):
         location = location.strip()
         if not location:
-            raise StoreError("the cache's location is empty: name a path or postgresql://…")
+            raise StoreError("the cache's location is empty: name a path or postgresql://...")
     if isinstance(location, str) and "://" in location:
         url = _parse_url(location)
         if url.get_backend_name() == "postgresql":
@@ -81,7 +81,7 @@ def _warn_of_network(path: Path) -> None:
     if kind is not None:
         _log.warning(
             "the cache %s is on a network file system (%s), where processes of several hosts that"
-            " write at once may damage it: name a path on a local disk, or postgresql://…, with"
+            " write at once may damage it: name a path on a local disk, or postgresql://..., with"
             " --cache or TUNEKIT_CACHE",
             path,
             kind,
@@ -93,9 +93,9 @@ def _parse_url(location: str) -> URL:
         url = make_url(location)
         backend = url.get_backend_name()
     except (ArgumentError, ValueError) as error:  # may hold a password: not repeated
-        raise StoreError("the cache URL cannot be read: use postgresql://… or a path") from error
+        raise StoreError("the cache URL cannot be read: use postgresql://... or a path") from error
     if backend not in ("sqlite", "postgresql"):
-        raise StoreError(f"a cache cannot be kept in {backend}: use a path or postgresql://…")
+        raise StoreError(f"a cache cannot be kept in {backend}: use a path or postgresql://...")
     if url.port is not None and url.port >= 1 << 16:
         raise StoreError(f"the cache URL names the port {url.port}, which no server has")
     if backend == "sqlite":

@@ -87,6 +87,23 @@ TRIALS = (
     .order_by(_TRIAL.c.id)
 )
 RECENT_TRIALS = TRIALS.order_by(None).order_by(_TRIAL.c.id.desc()).limit(bindparam("most"))
+_PLACE = select(_TRIAL.c.problem_id, _TRIAL.c.device_id).distinct().subquery("place")
+PLACES = _of_keys(_PLACE, _PLACE.c.problem_id, _PLACE.c.device_id)
+"""The keys that have trials, each with the ids by which `OUTCOMES` knows it."""
+
+OUTCOMES = (
+    select(
+        *(_TRIAL.c.problem_id, _TRIAL.c.device_id, _ENVIRONMENT.c.compiler),
+        *(_TRIAL.c.status, _CONFIG.c.text, _TRIAL.c.median_us, _TRIAL.c.error),
+    )
+    .join_from(_TRIAL, _DEVICE, _TRIAL.c.device_id == _DEVICE.c.id)
+    .join(_CONFIG, _TRIAL.c.config_id == _CONFIG.c.id)
+    .join(_ENVIRONMENT, _TRIAL.c.environment_id == _ENVIRONMENT.c.id)
+    .where(_TRIAL.c.problem_id.between(bindparam("first"), bindparam("last")))
+    .order_by(_TRIAL.c.problem_id, _TRIAL.c.device_id, _TRIAL.c.id)
+)
+"""Trials of many keys in brief: to join the key to each would take longer than all the rest."""
+
 BASELINES = _results(_BASELINE, _BEST.c.id).outerjoin(_BEST, _BEST.c.baseline_id == _BASELINE.c.id)
 MISSES = _of_keys(_MISS, _MISS.c.count)
 TRIED = _of_keys(_TRIAL, func.count()).group_by(*_KEY_COLUMNS)
@@ -142,6 +159,9 @@ class Where:
     compiler: str | None = None
     most: int | None = None
     """How many rows to read, where the statement has a limit."""
+    first: int | None = None
+    last: int | None = None
+    """Between which ids of problems, where the statement has such bounds."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the conditions given."""
@@ -153,6 +173,7 @@ class Where:
         parts = {} if self.key is None else self.key.to_dict()
         whole: dict[str, Any] = {"gpu": self.gpu, "family": self.family}
         whole |= {"compiler": self.compiler, "most": self.most}
+        whole |= {"first": self.first, "last": self.last}
         return whole | {f"key_{name}": value for name, value in parts.items()}
 
 

@@ -44,6 +44,7 @@ from tunekit.cache.rows import (
     read_key,
     read_measurement,
     read_provenance,
+    read_status,
 )
 from tunekit.device import DeviceInfo
 from tunekit.key import TuningKey
@@ -99,7 +100,7 @@ class StoredBaseline:
 def find_devices(connection: Connection) -> list[DeviceInfo]:
     """Return the devices, by slug."""
     rows = select_rows(connection, DEVICES)
-    return sorted(_readable("device", rows, read_device), key=lambda device: device.slug)
+    return sorted(readable("device", rows, read_device), key=lambda device: device.slug)
 
 
 class UnreadBest:
@@ -118,21 +119,21 @@ class UnreadBest:
 
     def read(self) -> Best | None:
         """Return the row as a best, or None (and log why) if it is damaged."""
-        for stored in _readable("best", [self._row], self._reader.best):
+        for stored in readable("best", [self._row], self._reader.best):
             return stored.shown()
         return None
 
 
 def find_unread(connection: Connection, where: Where = EVERYWHERE) -> list[UnreadBest]:
     """Return bests that are decoded when they are asked for, in no particular order."""
-    with _uncollected():
+    with uncollected():
         rows = select_rows(connection, BESTS, where)
         reader = _ResultReader(connection)
         return [UnreadBest(reader, row) for row in rows]
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Keep the collector from going through rows as they come: they make no cycles, only work."""
     enabled = gc.isenabled()
     gc.disable()
@@ -146,32 +147,32 @@ def _uncollected() -> Iterator[None]:
 def find_bests(connection: Connection, where: Where = EVERYWHERE) -> list[StoredBest]:
     """Return bests, sorted by key, then by compiler."""
     rows = select_rows(connection, BESTS, where)
-    return sorted(_readable("best", rows, _ResultReader(connection).best), key=_best_order)
+    return sorted(readable("best", rows, _ResultReader(connection).best), key=_best_order)
 
 
 def find_trials(connection: Connection, where: Where = EVERYWHERE) -> list[StoredTrial]:
     """Return trials in the order they were first stored."""
     rows = select_rows(connection, TRIALS, where)
-    return _readable("trial", rows, _ResultReader(connection).trial)
+    return readable("trial", rows, _ResultReader(connection).trial)
 
 
 def find_recent_trials(connection: Connection, gpu: str, most: int) -> list[StoredTrial]:
     """Return the trials of a GPU kind that were stored last, the latest first."""
     rows = select_rows(connection, RECENT_TRIALS, Where(gpu=gpu, most=most))
-    return _readable("trial", rows, _ResultReader(connection).trial)
+    return readable("trial", rows, _ResultReader(connection).trial)
 
 
 def find_baselines(connection: Connection, where: Where = EVERYWHERE) -> list[StoredBaseline]:
     """Return vendor measurements, in no particular order."""
     rows = select_rows(connection, BASELINES, where)
-    return _readable("baseline", rows, _ResultReader(connection).baseline)
+    return readable("baseline", rows, _ResultReader(connection).baseline)
 
 
 def find_misses(connection: Connection) -> dict[TuningKey, int]:
     """Return how often each key was missed, sorted by key."""
     rows = select_rows(connection, MISSES)
     return dict(
-        sorted(_readable("miss", rows, lambda row: (read_key(row[:-1]), read_count(row[-1]))))
+        sorted(readable("miss", rows, lambda row: (read_key(row[:-1]), read_count(row[-1]))))
     )
 
 
@@ -179,14 +180,14 @@ def find_tried(connection: Connection, where: Where = EVERYWHERE) -> dict[Tuning
     """Return how many trials each key has that has any, sorted by key."""
     rows = select_rows(connection, TRIED, where)
     return dict(
-        sorted(_readable("trial", rows, lambda row: (read_key(row[:-1]), read_count(row[-1]))))
+        sorted(readable("trial", rows, lambda row: (read_key(row[:-1]), read_count(row[-1]))))
     )
 
 
 def count_trials(connection: Connection, key: TuningKey) -> dict[Status, int]:
     """Return how many trials of a key ended how."""
     rows = connection.execute(COUNTS, Where(key=key).parameters()).all()
-    return dict(_readable("trial", rows, lambda row: (_named(Status, row[0]), int(row[1]))))
+    return dict(readable("trial", rows, lambda row: (_named(Status, row[0]), int(row[1]))))
 
 
 def find_failures(
@@ -201,7 +202,7 @@ def find_failures(
         return read_key(row[:KEY_END]), compiler, _named(Status, status), read_count(count)
 
     found: dict[tuple[TuningKey, str], dict[Status, int]] = {}
-    for key, compiler, status, count in _readable(
+    for key, compiler, status, count in readable(
         "trial", select_rows(connection, FAILURES, where), read
     ):
         found.setdefault((key, compiler), {})[status] = count
@@ -238,9 +239,7 @@ class _ResultReader:
     def trial(self, row: Sequence[Any]) -> StoredTrial:
         provenance, imported = self._provenance(row)
         status_name, text, error = row[RESULT_END:]
-        status, measured = _named(Status, status_name), None
-        if not isinstance(error, str | None):
-            raise DamagedRowError(f"the error text {error!r:.80}")
+        status, measured = read_status(status_name, error), None
         if status is Status.OK:
             measured = read_measurement(row[KEY_END:MEASUREMENT_END])
         trial = Trial(read_config(text), status, measured, error)
@@ -275,10 +274,10 @@ def _named(kind: Callable[[str], _T], name: str) -> _T:
         raise DamagedRowError(str(error)) from error
 
 
-def _readable(
+def readable(
     kind: str, rows: Iterable[Sequence[Any]], read: Callable[[Sequence[Any]], _T]
 ) -> list[_T]:
-    """Read rows, leaving out those that are damaged."""
+    """Read rows, leaving out those that are damaged, and logging why."""
     values = []
     for row in rows:
         try:

@@ -16,7 +16,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError, ProblemError
 from tunekit.key import TuningKey
-from tunekit.trial import Distance, Fingerprint, Measurement, Origin, Provenance
+from tunekit.trial import Distance, Fingerprint, Measurement, Origin, Provenance, Status
 
 MAX_ERROR_TEXT = 4000
 """A failed trial keeps this much of its error text."""
@@ -29,6 +29,9 @@ MEASUREMENT_FIELDS = tuple(field.name for field in fields(Measurement))
 TIME_FIELDS = tuple(name for name in MEASUREMENT_FIELDS if name.endswith("_us"))
 VERSION_FIELDS = ("protocol", "tunekit", "triton", "torch", "driver", "device_name")
 ENVIRONMENT_FIELDS = ("compiler", *VERSION_FIELDS)
+
+
+_STATUSES = {status.value: status for status in Status}
 
 
 class DamagedRowError(ValueError):
@@ -213,6 +216,20 @@ def read_measurement(values: Sequence[Any]) -> Measurement:
         marks[-1] = False
     checked = [*times, repetitions, protocol, ratio, *map(read_flag, marks)]
     return Measurement(*checked)
+
+
+def read_status(name: Any, error: Any) -> Status:
+    """Read how a trial ended, and see that what it says of it is text.
+
+    Raises:
+        DamagedRowError: there is no such status, or the error is no text.
+    """
+    status = _STATUSES.get(name)
+    if status is None:
+        raise DamagedRowError(f"{name!r:.80} is not a valid Status")
+    if error is not None and not isinstance(error, str):
+        raise DamagedRowError(f"the error text {error!r:.80}")
+    return status
 
 
 def clean_error(error: str | None) -> str | None:

@@ -88,8 +88,11 @@ def write_snapshot(path: Path, rows: SnapshotRows) -> None:
 
 
 def _fill(part: Path, target: Path, rows: SnapshotRows) -> None:
-    with _unheard():
-        store = Store.open(part)
+    try:
+        with _unheard():
+            store = Store.open(part)
+    except StoreError as error:
+        raise StoreError(str(error).replace(str(part), str(target))) from error
     store.database.location = str(target)  # what an error names
     with store, store.database.writing() as connection:
         writer = RowWriter(connection)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +17,7 @@ from tunekit.cache.leases import (
 )
 from tunekit.cache.location import default_location
 from tunekit.cache.opening import open_database
+from tunekit.cache.outcomes import find_outcomes, find_places
 from tunekit.cache.queries import ANY_TRIAL, Where
 from tunekit.cache.reading import (
     UnreadBest,
@@ -34,7 +35,10 @@ from tunekit.cache.rules import supersedes
 from tunekit.cache.writing import RowWriter
 from tunekit.device import DeviceInfo
 from tunekit.key import TuningKey
-from tunekit.trial import Best, Provenance, Status, Trial
+from tunekit.trial import Best, Outcome, Provenance, Status, Trial
+
+KEYS_AT_ONCE = 500
+"""The keys whose trials are read together."""
 
 
 class Store:
@@ -94,6 +98,27 @@ class Store:
         with self.database.reading() as connection:
             found = find_trials(connection, Where(key=key, compiler=compiler))
         return [stored.shown() for stored in found]
+
+    def outcomes(
+        self, *, gpu: str | None = None
+    ) -> Iterator[tuple[TuningKey, list[tuple[str, Outcome]]]]:
+        """Yield each key that has trials, of one GPU kind, with what came of all, by compiler.
+
+        They are in the order they were first stored, the keys in no particular order. There is one
+        transaction for every few hundred keys, and so much is held at a time.
+        """
+        with self.database.reading() as connection:
+            places = list(find_places(connection, Where(gpu=gpu)).items())
+        for start in range(0, len(places), KEYS_AT_ONCE):
+            keys = dict(places[start : start + KEYS_AT_ONCE])
+            first, *_ = keys
+            *_, last = keys
+            where = Where(gpu=gpu, first=first[0], last=last[0])
+            with self.database.reading() as connection:
+                found = find_outcomes(connection, where)
+            for place, key in keys.items():
+                if place in found:
+                    yield key, found[place]
 
     def tried(self, *, gpu: str | None = None) -> dict[TuningKey, int]:
         """Return how many trials each key has that has any, of one GPU kind, sorted by key."""

@@ -87,7 +87,8 @@ def checked(
 def nothing_at(location: str) -> NoStoreError:
     """Return the error that says there is no cache, and how one comes about."""
     return NoStoreError(
-        f"there is no cache at {location}: make one with `tunekit tune`", location=location
+        f"there is no cache at {location}: make one with `tunekit tune --shapes FILE`",
+        location=location,
     )
 
 

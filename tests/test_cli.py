@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -235,10 +236,76 @@ def test_a_shell_that_completes_is_given_commands_and_options():
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])
-def test_there_are_colours_on_a_terminal_and_nowhere_else(on_terminal):
+def test_there_are_colours_on_a_terminal_and_nowhere_else(on_terminal, monkeypatch):
     from tunekit.checkup import Check, Level
     from tunekit.cli_doctor import lines
 
-    text = "\n".join(lines([Check("a", Level.PROBLEM, "b", "c")], on_terminal=on_terminal))
+    stream = Terminal() if on_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    checks = [Check("a", Level.PROBLEM, "b", "c")]
+    text = "\n".join(lines(checks, paint=output.paint(), width=None))
     assert ("\x1b[31m" in text) is on_terminal
     assert "problem" in text
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in "\n".join(lines(checks, paint=output.paint(), width=None))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_lines_are_broken_at_spaces_and_commands_are_not():
+    text = "  to do  first this and then that: `tunekit tune --stale` for each of them"
+    lines = output.wrap(text, 30, 9).splitlines()
+    assert lines[0].startswith("  to do  first this")
+    assert all(line.startswith(" " * 9) for line in lines[1:])
+    assert any("`tunekit tune --stale`" in line for line in lines)
+    assert output.wrap(text, None, 9) == text
+
+
+def test_a_letter_that_stdout_lacks_is_written_otherwise(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    output.answer("caf\u00e9")
+    assert stream.buffer.getvalue() == b"caf\\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["tune", "shapes.yaml"], ("--shapes FILE or --shape M,N,K", "`tunekit tune --help`")),
+        (["bench", "shapes.yaml", "--shapes", "x"], ("--shapes FILE;",)),
+        (["completion"], ("bash, zsh, fish",)),
+        (["explain"], ("missing argument 'M N K'; see `tunekit explain --help`",)),
+        (["tune", "--trials"], ("'--trials' requires an argument",)),
+    ],
+)
+def test_wrong_usage_is_one_line_that_says_what_to_do(argv, parts, capsys):
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("tunekit: ")
+    assert all(part in said for part in parts)
+
+
+def test_help_is_cut_nowhere_and_needs_ascii_alone(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "..." not in text.split("Commands:")[1]
+    for command in COMMANDS:
+        assert main([command, "--help"]) == 0
+        assert capsys.readouterr().out.isascii()
+
+
+def test_help_on_a_full_disk_is_one_line(monkeypatch, capsys):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(["--help"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1

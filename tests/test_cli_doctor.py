@@ -135,10 +135,10 @@ def test_rows_that_do_not_fit_or_were_never_verified_are_notes_with_the_command(
     code, checks = doctor(capsys)
     assert code == 0
     assert checks["rows"]["text"] == f"3 tuned problems of {DEVICE.slug}"
-    assert checks["stale"]["text"].startswith("2 rows")
+    assert checks["stale"]["text"].endswith("2 rows")
     assert checks["stale"]["fix"] == f"tunekit tune --stale --cache {own_cache}"
-    assert checks["unverified"]["text"].startswith("1 rows")
-    assert checks["misses"]["text"].startswith("1 problems")
+    assert checks["unverified"]["text"].endswith(": 1 row")
+    assert checks["misses"]["text"].endswith(": 1 problem")
     assert checks["misses"]["fix"] == f"tunekit tune --misses --cache {own_cache}"
     assert "replayed" not in checks
 

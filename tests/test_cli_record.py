@@ -16,7 +16,7 @@ import pytest
 from tunekit import cli_record
 from tunekit.cli import main
 from tunekit.cli_record import Program, parse_program
-from tunekit.errors import ProgramError
+from tunekit.errors import ProgramError, TunekitError
 from tunekit.recorder import Record, program
 from tunekit.shapes import load_shapes, parse_shape
 
@@ -295,3 +295,38 @@ def test_a_folder_that_is_gone_is_no_error(tmp_path):
 def test_where_nothing_was_counted_nothing_is_written(tmp_path):
     program.Writer(tmp_path, Record()).write()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written_the_program_is_not_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli_record, "parse_program", lambda command: parsed)
+    monkeypatch.setattr("tunekit.recorder.shapes_file.os.access", lambda *how: False)
+    out = tmp_path / "shapes.yaml"
+    ran = tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'w')"
+    parsed = Program((HERE,), "code", code, ())
+    assert main(["record", "-o", str(out), "--", HERE, "-c", code]) == 1
+    assert "is not writable: name another with -o" in capsys.readouterr().err
+    assert not ran.exists()
+
+
+def test_what_was_recorded_is_kept_where_the_file_cannot_be_written(tmp_path, monkeypatch, capsys):
+    from tunekit import cli_record
+    from tunekit.recorder import Record
+    from tunekit.recorder.shapes_file import add_to_shapes
+
+    def full(path, products, *, source=""):
+        if path == out:
+            raise TunekitError(f"cannot write {path}: No space left on device")
+        add_to_shapes(path, products, source=source)
+
+    out = tmp_path / "shapes.yaml"
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(Record, "save", lambda self, path, source: full(path, self.products))
+    record = Record()
+    record.add(parse_shape("64,64,64").problem)
+    with pytest.raises(
+        TunekitError, match=r"No space left on device; what was recorded is in (.*)"
+    ):
+        cli_record.save(record, out, "python x.py", 0)
+    (kept,) = tmp_path.glob("tunekit-record-*/shapes.yaml")
+    assert load_shapes(kept)[0].problem == parse_shape("64,64,64").problem

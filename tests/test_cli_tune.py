@@ -198,15 +198,17 @@ def test_after_an_upgrade_stale_verifies_the_best_few_of_the_whole_cache(
     assert [row["grade"] for row in document["keys"]] == ["exact"] * 3
     assert sum(document["trial_counts"].values()) == 15
     lines = captured.err.splitlines()
-    assert lines[1] == "3 of 3 keys are stale"
-    assert any(re.match(r"  triton 3\.5\.0 -> \S+: 3 keys", line) for line in lines)
-    cost = "to verify and time again: 15 stored configs, and the vendor's call of 3 keys; nothing"
+    assert lines[1] == "stale: 3 of 3 problems"
+    assert any(re.match(r"  triton 3\.5\.0 -> \S+: 3 problems", line) for line in lines)
+    cost = (
+        "to verify and time again: 15 stored configs, and the vendor's call of 3 problems; nothing"
+    )
     assert cost in captured.err
     assert captured.err.index(cost) < captured.err.index("[1/3]")
     assert main(argv) == 0
     captured = capsys.readouterr()
     assert sum(json.loads(captured.out)["trial_counts"].values()) == 0
-    assert "0 of 3 keys are stale" in captured.err
+    assert "stale: 0 of 3 problems" in captured.err
 
 
 def test_stale_of_some_shapes_leaves_the_others(before_the_upgrade, device, capsys):
@@ -494,7 +496,7 @@ def test_misses_of_a_cache_that_is_not_there_are_an_error(device, capsys):
 @pytest.mark.parametrize("others", [["--shape", "1,2,3"], ["--shapes", "x"], ["--stale"]])
 def test_misses_go_with_no_other_choice_of_problems(others, capsys):
     assert main(["tune", "--misses", *others]) == 2
-    assert "Usage" in capsys.readouterr().err
+    assert "`tunekit tune --help`" in capsys.readouterr().err
 
 
 def test_what_was_recorded_of_a_program_is_tuned_as_it_is(device, tmp_path, capsys):

@@ -50,6 +50,26 @@ def test_the_notebook_runs_from_top_to_bottom(capsys):
     assert "geometric mean" in capsys.readouterr().out
 
 
+def test_a_notebook_shows_its_progress_in_one_place(tmp_path):
+    nbclient = pytest.importorskip("nbclient", reason="no nbclient: it is in the group `notebook`")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel", reason="no ipykernel: it is in the group `notebook`")
+    notebook = nbformat.read(EXAMPLES / "tune_a_model.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    (tuning,) = [cell for cell in cells if "trials=40" in cell.source]
+    tuning.source = tuning.source.replace("trials=40", "trials=6")
+    notebook.cells = cells[: cells.index(tuning) + 1]
+    where = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=where).execute()
+    (shown,) = tuning.outputs
+    assert shown.output_type == "display_data"
+    assert shown.data["text/plain"].startswith("6/6 trials; ")
+    assert 'max="6"' in shown.data["text/html"]
+    assert "[1/1] 512x6144x4096 bfloat16 nt: " in shown.data["text/plain"]
+    kinds = {out.output_type for cell in notebook.cells for out in cell.outputs}
+    assert "stream" not in kinds  # nothing was said beside it
+
+
 def test_the_gate_shuts_and_says_why(tmp_path):
     here = Path(sys.executable).parent
     if not (here / "tunekit").exists():

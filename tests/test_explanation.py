@@ -165,7 +165,7 @@ def test_the_command_says_it_in_lines_with_units(tuned, capsys, monkeypatch):
         "4 of 100 legal configs, 1 failed",
         "0.5 % expected; in nine of ten cases at most 2.5 %",
         "1 out-of-resources: shared memory",
-        "19.00 at 2",
+        "19.00 us at 2",
     ):
         assert part in text
 
@@ -231,7 +231,7 @@ def test_a_replayed_row_is_improved_on_a_gpu(tuned, capsys):
     tuned.put_best(best(made=provenance(origin=Origin.REPLAYED)), force=True)
     assert main(["explain", "512", "4096", "4096", "--gpu", H200.slug]) == 0
     out = capsys.readouterr().out
-    assert "to improve  on a GPU: tunekit tune --shape 512,4096,4096,bfloat16,nt --cache" in out
+    assert "to improve    on a GPU: tunekit tune --shape 512,4096,4096,bfloat16,nt --cache" in out
 
 
 def test_without_a_cache_the_vendor_runs_and_the_command_is_given(own_cache, capsys):

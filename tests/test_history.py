@@ -44,7 +44,7 @@ def made_with(compiler, source="source"):
 
 def test_the_curve_has_a_step_wherever_the_best_became_better():
     trials = [failed(0), worked(1, 30.0), worked(2, 40.0), worked(3, 20.0), worked(4, 20.0)]
-    found = history_of(KEY, trials)
+    found = history_of(KEY, [t.outcome for t in trials])
     assert found.attempts == 5
     assert [(s.attempt, s.config, s.median_us) for s in found.curve] == [
         (2, config(1), 30.0),
@@ -60,25 +60,27 @@ def test_failures_are_counted_by_status_and_reason_with_an_example():
         failed(3, error="too deep"),
         worked(4, 10.0),
     ]
-    found = history_of(KEY, trials)
+    found = history_of(KEY, [t.outcome for t in trials])
     assert [(f.status, f.reason, f.count) for f in found.failures] == [
         (Status.COMPILE_ERROR, "no such layout", 2),
         (Status.TIMEOUT, "", 1),
         (Status.COMPILE_ERROR, "too deep", 1),
     ]
-    assert found.failures[0].example == trials[1]
+    assert found.failures[0].example == trials[1].outcome
     assert found.failed == 4
     assert found.by_status() == {Status.COMPILE_ERROR: 3, Status.TIMEOUT: 1}
 
 
 def test_a_config_counts_as_it_last_went():
-    found = history_of(KEY, [failed(0), worked(1, 10.0), worked(0, 5.0), failed(1)])
+    found = history_of(
+        KEY, [t.outcome for t in [failed(0), worked(1, 10.0), worked(0, 5.0), failed(1)]]
+    )
     assert (found.attempts, found.failed) == (2, 1)
     assert [step.config for step in found.curve] == [config(0)]
 
 
 def test_nothing_tried_is_an_empty_history():
-    found = history_of(KEY, [])
+    found = history_of(KEY, [t.outcome for t in []])
     assert (found.attempts, found.failures, found.curve) == (0, (), ())
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ from tunekit.key import TuningKey
 from tunekit.progress import (
     Display,
     Narrator,
+    NotebookDisplay,
     PlainDisplay,
     TerminalDisplay,
     ending,
@@ -117,7 +120,7 @@ def test_every_key_ends_with_one_line():
     narrator(KeySkipped(best=BEST))
     narrator(KeyFailed(key=OTHER, reason="compile-error: boom\nmore", count=8))
     assert len(display.lines) == 4
-    assert "tuning 3 keys for NVIDIA H200" in display.lines[0]
+    assert "tuning 3 problems for NVIDIA H200" in display.lines[0]
     assert "triton chosen: Triton 12.50 us, vendor 12.50 us, ratio 1.000" in display.lines[1]
     assert "8 of 536 configs, measured" in display.lines[1]
     assert "tuned before" in display.lines[2]
@@ -132,7 +135,7 @@ def test_waiting_for_another_run_is_one_line_that_says_for_whom():
     narrator(started())
     narrator(KeysAwaited((KEY, OTHER), ("process 7 on here",)))
     narrator(KeyLeft(KEY))
-    assert display.lines[1] == "waiting for 2 keys that process 7 on here is tuning"
+    assert display.lines[1] == "waiting for 2 problems that process 7 on here is tuning"
     assert display.lines[2].endswith(": left to another run, which is tuning it")
 
 
@@ -146,7 +149,7 @@ def test_a_row_that_did_not_win_is_said_to_have_stayed_out():
 def test_a_replay_is_never_called_tuning():
     display = Lines()
     Narrator(display, verbose=False)(started(origin=Origin.REPLAYED))
-    assert display.lines == ["replaying 2 keys for NVIDIA H200"]
+    assert display.lines == ["replaying 2 problems for NVIDIA H200"]
 
 
 def test_verbose_shows_every_trial_and_why_it_failed():
@@ -225,7 +228,7 @@ def test_the_bar_cuts_no_number_at_100_columns(monkeypatch):
         display.update(text, 1234, 5678)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
     assert text in plain
-    assert "1234/5678 " in plain
+    assert "1234/5678, " in plain
 
 
 @pytest.mark.parametrize(
@@ -271,8 +274,11 @@ def test_what_is_stale_its_reasons_and_the_cost_are_told_most_common_first():
     display = Lines()
     reasons = {"driver 570 -> 580": 2, "triton 3.6.0 -> 3.9.0": 12}
     Narrator(display, verbose=False)(StaleFound(12, 8, 70, reasons))
-    assert display.lines[0] == "12 of 20 keys are stale"
-    assert display.lines[1:3] == ["  triton 3.6.0 -> 3.9.0: 12 keys", "  driver 570 -> 580: 2 keys"]
+    assert display.lines[0] == "stale: 12 of 20 problems"
+    assert display.lines[1:3] == [
+        "  triton 3.6.0 -> 3.9.0: 12 problems",
+        "  driver 570 -> 580: 2 problems",
+    ]
     assert "70 stored configs" in display.lines[3]
     assert "nothing is searched" in display.lines[3]
 
@@ -280,7 +286,7 @@ def test_what_is_stale_its_reasons_and_the_cost_are_told_most_common_first():
 def test_where_nothing_is_stale_no_cost_is_told():
     display = Lines()
     Narrator(display, verbose=False)(StaleFound(0, 8, 0, {}))
-    assert display.lines == ["0 of 8 keys are stale"]
+    assert display.lines == ["stale: 0 of 8 problems"]
 
 
 def test_the_command_that_cures_a_key_is_never_shortened():
@@ -290,3 +296,72 @@ def test_the_command_that_cures_a_key_is_never_shortened():
     narrator(KeyFailed(KEY, "none runs " + "x" * 500, 0, "to tune it: tunekit tune " + "y" * 200))
     assert display.lines[-1].endswith("; to tune it: tunekit tune " + "y" * 200)
     assert "0 trials" not in display.lines[-1]
+
+
+def test_keys_tuned_before_are_told_in_one_line():
+    display = Lines()
+    narrator = Narrator(display)
+    narrator(started(keys=3))
+    narrator(KeySkipped(best=BEST))
+    narrator(KeySkipped(best=replace(BEST, key=OTHER)))
+    narrator(trial_done(key=replace(KEY, m=256)))
+    assert display.lines[1:] == ["[2/3] 2 problems; tuned before, not again"]
+
+    verbose = Lines()
+    narrator = Narrator(verbose, verbose=True)
+    narrator(started(keys=2))
+    narrator(KeySkipped(best=BEST))
+    narrator(KeySkipped(best=replace(BEST, key=OTHER)))
+    assert [line.partition(" ")[0] for line in verbose.lines[1:]] == ["[1/2]", "[2/2]"]
+
+
+def test_the_bar_says_nothing_of_a_number_it_does_not_know():
+    stream = Terminal()
+    with TerminalDisplay(stream):
+        pass
+    assert "left" not in stream.getvalue()
+    assert "?" not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+
+
+def test_in_a_narrow_window_the_text_is_cut_and_no_number(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with TerminalDisplay(stream) as display:
+        display.update("65536x28672x14336 bfloat16 nt: best 12345.67 us", 1234, 5678)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert "1234/5678, 0:00 left" in plain
+    assert max(map(len, re.split(r"[\r\n]+", plain))) <= 40
+
+
+def test_a_notebook_shows_one_output_and_updates_it(monkeypatch):
+    shown = []
+
+    class Output:
+        def update(self, data, raw):
+            shown.append(data)
+
+    def display(data, raw, display_id):
+        shown.append(data)
+        return Output()
+
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    clock = Clock()
+    with NotebookDisplay(clock=clock) as notebook:
+        notebook.line("tuning <2> keys")
+        clock.now = 10.0
+        notebook.update("64x64x64: best 1.00 us", 10, 40)
+        notebook.update("64x64x64: best 1.00 us", 11, 40)  # too soon to be drawn
+    assert len(shown) == 3
+    assert shown[1]["text/plain"] == (
+        "10/40 trials, about 0:30 left; 64x64x64: best 1.00 us\ntuning <2> keys"
+    )
+    assert 'value="10" max="40"' in shown[1]["text/html"]
+    assert "tuning &lt;2&gt; keys" in shown[1]["text/html"]
+    assert shown[2]["text/plain"].startswith("11/40 trials")
+
+
+def test_a_kernels_own_stream_is_a_notebook():
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    assert type(make_display(stream)) is NotebookDisplay

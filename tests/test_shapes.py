@@ -217,6 +217,14 @@ def test_the_short_form_and_the_file_say_the_same(tmp_path_factory, m, n, k, dty
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["512x4096x64,fp16", "512x4096x64 float16 nt", "512, 4096 ,64, float16", "512 4096x64 fp16"],
+)
+def test_a_problem_is_read_as_people_write_it(text):
+    assert parse_shape(text) == parse_shape("512,4096,64,float16,nt")
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("", "is not of the form"),

@@ -6,6 +6,7 @@ line, 2 wrong usage, 130 interrupted. Each command loads what it needs when it r
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,16 +15,26 @@ import click
 
 from tunekit import __version__
 from tunekit.cli_files import FILES
-from tunekit.cli_options import Commands, cache_option, gpu_option, json_option, positive
-from tunekit.cli_reading import READING
+from tunekit.cli_options import (
+    Commands,
+    cache_option,
+    gpu_option,
+    json_option,
+    positive,
+    usage_line,
+)
+from tunekit.cli_reading import READING, completion
 from tunekit.errors import StoreError, TunekitError
-from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
+from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, paint, say
 
 if TYPE_CHECKING:
     from tunekit.cache import Store
 
 SAMPLERS = ("transfer", "tpe", "gp", "random", "exhaustive")
 """What the tuner offers, repeated here so that `--help` need not load them."""
+
+
+_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,14 +44,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     logger.addHandler(warnings)
     try:
         code = cli.main(args=argv, prog_name="tunekit", standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        say(usage_line(error))
+        return error.exit_code
+    except click.ClickException as error:
+        say(error.format_message())
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         say("interrupted")
         return INTERRUPTED
     except TunekitError as error:
         say(str(error))
+        return 1
+    except OSError as error:  # where a text of click's own goes, or a temporary file
+        if error.errno not in _DISK:
+            raise
+        say(f"cannot write: {error.strerror}: free some space")
         return 1
     finally:
         logger.removeHandler(warnings)
@@ -77,7 +99,7 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(short_help="Fill the cache: find the fastest right config of each problem.")
 @click.option("--shapes", "shapes_file", metavar="FILE", help="YAML file with the problems.")
 @click.option(
     "--shape",
@@ -95,27 +117,43 @@ def cli() -> None:
     metavar="auto|cuda|cuda:N|replay|replay:FILE",
     help="Where to measure. `auto` is the GPU, or without one a replay of the shipped recording.",
 )
-@click.option("--sampler", type=click.Choice(SAMPLERS), default=SAMPLERS[0], show_default=True)
 @click.option(
-    "--trials", type=click.IntRange(min=1), help="Configs to try a key, on average [default: 80]."
+    "--sampler",
+    type=click.Choice(SAMPLERS),
+    default=SAMPLERS[0],
+    show_default=True,
+    help="What proposes the next config; `transfer` learns from other problems too.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    help="Configs to try a problem, on average [default: 80].",
 )
 @click.option(
     "--least",
     type=click.IntRange(min=1),
-    help="Configs of them that each key has, where the others may be moved [default: half].",
+    help="Configs of them that each problem has, where the others may be moved [default: half].",
 )
 @click.option("--seconds", type=float, callback=positive, help="Stop the run after this long.")
 @click.option(
-    "--patience", type=click.IntRange(min=1), help="End a key after so many trials without a gain."
+    "--patience",
+    type=click.IntRange(min=1),
+    help="End a problem after so many trials without a gain.",
 )
 @click.option(
     "--reach",
     type=float,
     callback=positive,
     metavar="PERCENT",
-    help="End a key whose best is this near the least time the GPU's rates allow, where known.",
+    help="End a problem whose best is this near the least time the GPU's rates allow, where known.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Of the search: the same seed tries the same configs.",
+)
 @click.option("--retune", is_flag=True, help="Tune again what is tuned, and let it replace.")
 @click.option(
     "--stale",
@@ -125,7 +163,7 @@ def cli() -> None:
 @click.option(
     "--optuna-storage",
     metavar="URL",
-    help="Keep each key's Optuna study there too: sqlite:///FILE, postgresql://… or journal:FILE.",
+    help="Keep each problem's Optuna study too: sqlite:///FILE, postgresql://... or journal:FILE.",
 )
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
 @json_option
@@ -161,9 +199,9 @@ def tune(
     does only the rest. Without a GPU nothing is timed: rows are replayed, and say so.
 
     A row is stale when the kernel's source, the compiler, torch or the driver has changed since it
-    was made. --stale tries the best row and the five fastest trials of each stale key again,
-    against the vendor, and writes a row for what is installed now: of every key of this GPU in the
-    cache, or of the shapes given. Rows that are current are left alone.
+    was made. --stale tries the best row and the five fastest trials of each stale problem again,
+    against the vendor, and writes a row for what is installed now: of every problem of this GPU in
+    the cache, or of the shapes given. Rows that are current are left alone.
 
     A program counts in the cache what it multiplies without a row of its own; --misses tunes those
     problems of this GPU, and forgets the counts of those that have a row then.
@@ -197,12 +235,12 @@ def tune(
     )
 
 
-@cli.command()
+@cli.command(short_help="Show what is chosen for each problem, against the vendor.")
 @cache_option
 @gpu_option
 @json_option
 def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
-    """Show the best row of each key, against the vendor.
+    """Show the best row of each problem, against the vendor.
 
     \b
     tunekit show
@@ -212,9 +250,9 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
     says whether a row was made by the kernels and the compiler installed here (exact), by another
     compiler (other-compiler) or by kernels that have changed since (other-source: not served).
 
-    trials/space: how many of the key's legal configs were tried; failed: how many of them did not
-    work. "off best" is how much slower the fastest of them is expected to be than the fastest there
-    is and, in brackets, the most it is in nine of ten cases.
+    trials/space: how many of the problem's legal configs were tried; failed: how many of them did
+    not work. "off best" is how much slower the fastest of them is expected to be than the fastest
+    there is and, in brackets, the most it is in nine of ten cases.
     """
     from tunekit.cache import Store
     from tunekit.table import SCHEMA, served_rows, table
@@ -227,10 +265,10 @@ def show(cache: str | None, gpu: str | None, as_json: bool) -> None:
     if as_json:
         answer_json({"schema": SCHEMA, "keys": [row.to_dict() for row in rows]})
     else:
-        answer(table(rows, width=answer_width()))
+        answer(table(rows, width=answer_width(), paint=paint()))
 
 
-for command in (*READING, *FILES):
+for command in (*READING, *FILES, completion):
     cli.add_command(command)
 
 

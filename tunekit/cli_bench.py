@@ -12,9 +12,10 @@ from tunekit.device import cuda_available, detect, gpu_uuid
 from tunekit.errors import DeviceError
 from tunekit.gpu_lock import GpuLock
 from tunekit.key import Problem
-from tunekit.output import answer, answer_json, say
+from tunekit.output import Paint, answer, answer_json, answer_width, paint, say, wrap
 from tunekit.replay import ReplayRunner
 from tunekit.shapes import load_shapes
+from tunekit.table import lay_out
 from tunekit.trial import Origin
 from tunekit.tuner import open_runner
 
@@ -54,7 +55,7 @@ def run_bench(request: BenchRequest) -> int:
     if request.as_json:
         answer_json(report.to_dict(fail_below=request.fail_below, passed=not faults))
     else:
-        answer("\n".join(_table(report)))
+        answer("\n".join(_table(report, width=answer_width(), paint=paint())))
     for fault in faults:
         say(fault)
     return 1 if faults else 0
@@ -111,7 +112,7 @@ def _faults(report: BenchReport, fail_below: float | None) -> Iterator[str]:
         )
 
 
-def _table(report: BenchReport) -> Iterator[str]:
+def _table(report: BenchReport, *, width: int | None, paint: Paint) -> Iterator[str]:
     """Yield the comparison as lines: a row a problem, then the means."""
     how = "replayed from a recording" if report.origin is Origin.REPLAYED else "measured"
     yield f"{report.device} ({report.gpu}), {how}, {report.protocol}"
@@ -119,13 +120,7 @@ def _table(report: BenchReport) -> Iterator[str]:
     for name in report.against:
         heads += [f"{name} us", f"ratio to {name}"]
     grid = [heads, *(_cells(report, one) for one in report.problems)]
-    widths = [max(len(row[place]) for row in grid) for place in range(len(heads))]
-    for row in grid:
-        cells = [
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+    yield from lay_out(grid, range(2, len(heads)), width=width, paint=paint)
     ceilings = ", ".join(
         f"{most:.0f} TFLOP/s in {dtype}" for dtype, most in report.ceilings.tflops.items()
     )
@@ -136,7 +131,7 @@ def _table(report: BenchReport) -> Iterator[str]:
         if mean is not None:
             yield f"geometric mean of {name} us / tunekit us (above 1 tunekit wins): {mean:.3f}"
     for problem, name, reason in report.untimed():
-        yield f"not timed: {name} on {problem}: {reason}"
+        yield wrap(f"not timed: {name} on {problem}: {reason}", width, 2)
 
 
 def _cells(report: BenchReport, one: Compared) -> list[str]:

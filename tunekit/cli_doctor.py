@@ -6,13 +6,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
 from tunekit.cache import Store, default_location, examine, file_of, shown_location
 from tunekit.checkup import Check, Level, gpus, versions
 from tunekit.errors import NoStoreError, StoreError
 from tunekit.lookup import is_verified
-from tunekit.output import answer, answer_json, answer_width
+from tunekit.output import Paint, answer, answer_json, answer_width, counted, paint, wrap
 from tunekit.table import served_rows
 from tunekit.trial import Grade
 
@@ -31,22 +29,22 @@ def run_doctor(cache: str | None, *, as_json: bool) -> int:
     if as_json:
         answer_json({"schema": SCHEMA, "healthy": healthy, "checks": [c.to_dict() for c in checks]})
     else:
-        answer("\n".join(lines(checks, on_terminal=answer_width() is not None)))
+        answer("\n".join(lines(checks, paint=paint(), width=answer_width())))
     return 0 if healthy else 1
 
 
-def lines(checks: list[Check], *, on_terminal: bool) -> Iterator[str]:
+def lines(checks: list[Check], *, paint: Paint, width: int | None) -> Iterator[str]:
     """Yield what was found as text, a line each and its cure below it."""
-    width = max(len(check.name) for check in checks)
+    wide = max(len(check.name) for check in checks)
     for check in checks:
         text = "".join(letter if letter.isprintable() else "?" for letter in check.text)
         level = check.level.value.ljust(7)
-        shown = click.style(level, fg=_COLOURS[check.level]) if on_terminal else level
-        yield f"{shown}  {check.name.ljust(width)}  {text}"
+        line = wrap(f"{level}  {check.name.ljust(wide)}  {text}", width, wide + 11)
+        yield paint(level, fg=_COLOURS[check.level]) + line[len(level) :]
         if check.fix is not None:
-            yield f"{' ' * 7}  {' ' * width}  -> {check.fix}"
+            yield f"{' ' * 7}  {' ' * wide}  -> {check.fix}"
     problems = sum(check.level is Level.PROBLEM for check in checks)
-    yield "no problems" if not problems else f"problems: {problems}"
+    yield "no problems" if not problems else f"{counted(problems, 'problem')}: see the -> lines"
 
 
 def _cache(named: str | None) -> Iterator[Check]:
@@ -121,21 +119,21 @@ def _rows(location: str) -> Iterator[Check]:
     where = f"--cache {shlex.quote(shown_location(location))}"
     gpus = sorted({row.best.key.gpu for row in rows})
     of_gpus = f" of {', '.join(gpus)}" if gpus else ""
-    yield Check("rows", Level.OK, f"{len(rows)} tuned problems{of_gpus}")
+    yield Check("rows", Level.OK, counted(len(rows), "tuned problem") + of_gpus)
     # A replay answers as of its own compiler: to it no row is stale.
     stale = [row for row in rows if row.grade is not Grade.EXACT and not row.best.replayed]
     if stale:
-        text = f"{len(stale)} rows were made by other kernels, or by another compiler"
+        text = f"made by other kernels, or by another compiler: {counted(len(stale), 'row')}"
         yield Check("stale", Level.NOTE, text, f"tunekit tune --stale {where}")
     if any(row.best.replayed for row in rows):
-        count = sum(row.best.replayed for row in rows)
-        yield Check("replayed", Level.NOTE, f"{count} rows come from a recording, not from a GPU")
+        count = counted(sum(row.best.replayed for row in rows), "row")
+        yield Check("replayed", Level.NOTE, f"from a recording and not from a GPU: {count}")
     unverified = sum(not is_verified(row.best) for row in rows)
     if unverified:
-        text = f"{unverified} rows were never verified, so they are not served"
+        text = f"never verified, so not served: {counted(unverified, 'row')}"
         yield Check("unverified", Level.NOTE, text, f"tunekit tune --retune --shapes FILE {where}")
     if misses:
-        text = f"{len(misses)} problems were asked for at run time and are not tuned"
+        text = f"asked for at run time and not tuned: {counted(len(misses), 'problem')}"
         yield Check("misses", Level.NOTE, text, f"tunekit tune --misses {where}")
     if leases:
-        yield Check("leases", Level.NOTE, f"{len(leases)} keys are being tuned now")
+        yield Check("leases", Level.NOTE, f"being tuned now: {counted(len(leases), 'problem')}")

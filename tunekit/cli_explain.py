@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import click
@@ -12,13 +11,13 @@ from tunekit.errors import NoStoreError
 from tunekit.explanation import Explanation, explain
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import how_to_tune
-from tunekit.output import answer, answer_json
+from tunekit.output import answer, answer_json, answer_width, counted, wrap
 from tunekit.report import shortened
-from tunekit.shapes import parse_shape
+from tunekit.shapes import parse_shape, shape_parts
 from tunekit.trial import Best, Measurement
 from tunekit.which_gpu import which_gpu
 
-_WIDE = 11
+_WIDE = 13
 _REASONS = 5
 
 
@@ -29,7 +28,7 @@ def parse_words(words: tuple[str, ...], dtype: str | None, layout: str | None) -
         UsageError: it is neither.
         TunekitError: a size, the dtype or the layout is none.
     """
-    parts = [part for part in re.split(r"[\s,]+|(?<=\d)x(?=\d)", " ".join(words)) if part]
+    parts = [part for part in shape_parts(" ".join(words)) if part]
     sizes, rest = parts[:3], parts[3:]
     if len(sizes) < 3 or not all(size.isdecimal() for size in sizes) or len(rest) > 2:
         raise click.UsageError(
@@ -57,7 +56,7 @@ def run_explain(
     problem = parse_words(words, dtype, layout)
     try:
         with Store.open(cache, create=False) as store:
-            found = explain(store, problem, which_gpu(gpu, store, sole=True))
+            found = explain(store, problem, which_gpu(gpu, store))
     except NoStoreError as error:
         how = how_to_tune(TuningKey.of(problem, "any"), error.location)
         raise NoStoreError(
@@ -67,12 +66,14 @@ def run_explain(
     if as_json:
         answer_json(found.to_dict())
     else:
-        answer("\n".join(lines(found)))
+        width = answer_width()
+        text = [wrap(line, width, _WIDE + 3) for line in lines(found)]
+        answer("\n".join([*text, *_improve(found)]))
     return 0
 
 
 def lines(found: Explanation) -> Iterator[str]:
-    """Yield an explanation as text, a line for each thing to know."""
+    """Yield an explanation as text, a line for each thing to know but how to improve it."""
     yield f"{found.key.problem} on {found.device.name} ({found.key.gpu})"
     grade = "" if found.answer is None else f", grade {found.answer.grade.value}"
     yield _line("runs", f"{found.runs.value}{grade}: {found.why}")
@@ -84,6 +85,10 @@ def lines(found: Explanation) -> Iterator[str]:
     for one in found.passed_over[:_REASONS]:
         whose = "" if one.best.key == found.key else f" [of {one.best.key}]"
         yield _line("not served", f"{one.best.config}{whose}: {one.reason}")
+
+
+def _improve(found: Explanation) -> Iterator[str]:
+    """Yield how it would become better: never broken, for it is a command to copy."""
     improve = found.improve or "every legal config was tried with what is installed: nothing to do"
     replayed = found.answer is not None and found.answer.best.replayed
     where = "on a GPU: " if replayed and found.improve is not None else ""
@@ -108,7 +113,8 @@ def _row(found: Explanation, best: Best) -> Iterator[str]:
     problem = best.key.problem
     whose = "" if best.key == found.key else f"  [of {best.key}]"
     rates = _rates(problem, best.measurement.median_us)
-    yield _line("Triton", f"{_times(best.measurement)}, {rates}: {best.config}{whose}")
+    yield _line("Triton", f"{_times(best.measurement)}, {rates}")
+    yield _line("config", f"{best.config}{whose}")
     if best.vendor is not None:
         yield _line(
             "vendor",
@@ -157,8 +163,10 @@ def _tried(found: Explanation) -> Iterator[str]:
             f" {100 * off.bound:.1f} %",
         )
     if seen.history.curve:
-        steps = ", ".join(f"{s.median_us:.2f} at {s.attempt}" for s in seen.history.curve)
-        yield _line("best so far", f"us at trial: {steps}")
+        steps = ", ".join(f"{s.median_us:.2f} us at {s.attempt}" for s in seen.history.curve)
+        yield _line("best so far", f"{steps} (the number of the trial)")
     if seen.variants:
-        rows = ", ".join(f"{name} {us:.2f} ({count})" for name, us, count in seen.variants)
-        yield _line("variants", f"fastest us of each (trials that ran): {rows}")
+        rows = ", ".join(
+            f"{name} {us:.2f} us ({counted(count, 'trial')})" for name, us, count in seen.variants
+        )
+        yield _line("variants", f"fastest of each: {rows}")

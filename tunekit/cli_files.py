@@ -13,11 +13,13 @@ FORMATS = ("json", "sqlite")
 """What the store offers, repeated here so that `--help` need not load it."""
 
 
-@click.command("export-cache")
+@click.command("export-cache", short_help="Write the cache as one file, for another machine.")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
 @cache_option
 @gpu_option
-@click.option("--all-trials", is_flag=True, help="Every trial too, not only the best of each key.")
+@click.option(
+    "--all-trials", is_flag=True, help="Every trial too, not only the best of each problem."
+)
 @click.option(
     "--format",
     "form",
@@ -31,7 +33,7 @@ FORMATS = ("json", "sqlite")
     "shapes_file",
     metavar="SHAPES",
     help="Export nothing: list the problems of a shapes file that no row serves on this GPU (or "
-    "that of --gpu), and exit 1 if there are any.",
+    "that of --gpu, or the only one of the cache), and exit 1 if there are any.",
 )
 @json_option
 def export_cache(**options: Any) -> int:
@@ -51,7 +53,7 @@ def export_cache(**options: Any) -> int:
     return run_export(ExportRequest(**options))
 
 
-@click.command("import-cache")
+@click.command("import-cache", short_help="Load a file that `export-cache` wrote.")
 @click.argument("file")
 @cache_option
 @click.option(
@@ -59,7 +61,7 @@ def export_cache(**options: Any) -> int:
     type=click.Choice(POLICIES),
     default="keep",
     show_default=True,
-    help="Where the cache has a row for a key already: keep it, or take the faster, the newer, "
+    help="Where the cache has a row for a problem already: keep it, or take the faster, the newer, "
     "the file's whatever it says (replace), or stop (fail).",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
@@ -87,7 +89,10 @@ def import_cache(**options: Any) -> int:
     return run_import(ImportRequest(**options))
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Run a program and write which products it makes.",
+)
 @click.option(
     "-o",
     "--output",

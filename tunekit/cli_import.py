@@ -27,7 +27,7 @@ from tunekit.errors import ExchangeError, NoStoreError, ProblemError
 from tunekit.kernels import family
 from tunekit.key import Problem, TuningKey
 from tunekit.output import say
-from tunekit.shapes import DEFAULT_DTYPE, parse_shape
+from tunekit.shapes import DEFAULT_DTYPE, parse_shape, shape_parts
 from tunekit.space import Violation
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -132,7 +132,7 @@ def _autotune_sections(
             " product it timed with --shape M,N,K[,DTYPE[,LAYOUT]]"
         )
     dtype = autotune_dtype(document) or DEFAULT_DTYPE
-    sizes_alone = request.shape.count(",") == 2
+    sizes_alone = len(shape_parts(request.shape)) == 3
     text = f"{request.shape},{dtype}" if sizes_alone else request.shape
     problem = parse_shape(text).problem
     check_autotune_key(document, problem)

@@ -14,6 +14,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class Commands(click.Group):
     """A group that answers an unknown command with the one that was meant, in every click."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order in which the commands were added."""
+        return list(self.commands)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -25,8 +29,26 @@ class Commands(click.Group):
             if not near or args[0] in self.commands:
                 raise
             names = " or ".join(map(repr, near))
-            text = f"There is no command {args[0]!r}. Did you mean {names}?"
+            text = f"there is no command {args[0]!r}: did you mean {names}?"
             raise click.UsageError(text, ctx) from error
+
+
+def usage_line(error: click.UsageError) -> str:
+    """Say in one line what is wrong with how a command was called, and where help is."""
+    context = error.ctx
+    text = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        near = list(error.possibilities or ())[:2]
+        meant = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
+        text = f"there is no option {error.option_name!r}{meant}"
+    elif context is not None and text.startswith("Got unexpected extra argument"):
+        names = {option.name for option in context.command.params}
+        if "shapes_file" in names:
+            one = " or --shape M,N,K" if "shape_texts" in names else ""
+            text += f": problems are named with --shapes FILE{one}"
+    path = "tunekit" if context is None else context.command_path
+    stop = "" if text.endswith("?") else ";"
+    return f"{text[:1].lower()}{text[1:]}{stop} see `{path} --help`"
 
 
 def cache_option(command: _Command) -> _Command:

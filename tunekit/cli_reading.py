@@ -23,7 +23,7 @@ def _names(context: click.Context, option: click.Parameter, text: str) -> tuple[
     return names
 
 
-@click.command()
+@click.command(short_help="Say what would run for one problem, and why.")
 @click.argument("problem", nargs=-1, required=True, metavar="M N K")
 @click.option("--dtype", help="Of the operands [default: bfloat16].")
 @click.option("--layout", help="As in `tunekit tune --help` [default: nt].")
@@ -55,7 +55,7 @@ def explain(
     return run_explain(problem, dtype, layout, cache=cache, gpu=gpu, as_json=as_json)
 
 
-@click.command()
+@click.command(short_help="Compare with torch, Inductor and a fixed list of configs.")
 @click.option("--shapes", "shapes_file", metavar="FILE", required=True, help="As for `tune`.")
 @click.option(
     "--against",
@@ -100,7 +100,7 @@ def bench(**options: Any) -> int:
     return run_bench(BenchRequest(**options))
 
 
-@click.command()
+@click.command(short_help="Check the installation, the GPUs and the cache.")
 @cache_option
 @json_option
 def doctor(cache: str | None, as_json: bool) -> int:
@@ -119,8 +119,15 @@ def doctor(cache: str | None, as_json: bool) -> int:
     return run_doctor(cache, as_json=as_json)
 
 
-@click.command()
-@click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True)
+@click.command(short_help="Write everything the cache holds as a page with plots.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="report.html",
+    show_default=True,
+    help="The page; one that is there is replaced.",
+)
 @cache_option
 @gpu_option
 def report(output: str, cache: str | None, gpu: str | None) -> int:
@@ -132,14 +139,17 @@ def report(output: str, cache: str | None, gpu: str | None) -> int:
 
     Roofline, speed-up over the vendor with intervals, how the search got there, which parameters
     matter, what failed and why, and every number as a table. The page loads nothing from anywhere.
-    It needs `pip install 'tunekit-triton[report]'`.
+    What draws it is an extra:
+
+    \b
+    pip install 'tunekit-triton[report]'
     """
     from tunekit.cli_report import run_report
 
     return run_report(output, cache, gpu)
 
 
-@click.command()
+@click.command(short_help="Print what makes your shell complete commands.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print what makes a shell complete commands and options.
@@ -159,5 +169,5 @@ def completion(shell: str) -> None:
     answer(kind(main, {}, "tunekit", "_TUNEKIT_COMPLETE").source().strip())
 
 
-READING = (explain, bench, report, doctor, completion)
+READING = (explain, bench, report, doctor)
 """In the order in which `tunekit --help` is read."""

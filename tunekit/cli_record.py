@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from tunekit.errors import ProgramError
+from tunekit.errors import ProgramError, TunekitError
 from tunekit.output import say
 from tunekit.recorder import Record
 from tunekit.recorder.program import read_records
@@ -60,7 +60,7 @@ def run_record(command: Sequence[str], *, output: str) -> int:
         code = _run(program.command(Path(folder)))
         record = read_records(Path(folder))
     code = 128 - code if code < 0 else code
-    _save(record, path, shlex.join(command), code)
+    save(record, path, shlex.join(command), code)
     return code
 
 
@@ -175,7 +175,8 @@ def _is_foreground() -> bool:
         os.close(terminal)
 
 
-def _save(record: Record, path: Path, source: str, code: int) -> None:
+def save(record: Record, path: Path, source: str, code: int) -> None:
+    """Write what was recorded of a program that ended with a code, and say so."""
     products = record.products
     for what, count in record.skipped.items():
         say(f"not recorded: {_counted(count, 'product')} of another kind, {what}")
@@ -188,7 +189,12 @@ def _save(record: Record, path: Path, source: str, code: int) -> None:
         )
         say(f"nothing was recorded: the program itself made no matrix product ({why})")
         return
-    record.save(path, source=source)
+    try:
+        record.save(path, source=source)
+    except TunekitError as error:  # a run may have taken hours
+        kept = Path(tempfile.mkdtemp(prefix="tunekit-record-")) / "shapes.yaml"
+        record.save(kept, source=source)
+        raise TunekitError(f"{error}; what was recorded is in {kept}") from error
     times = sum(product.count for product in products)
     say(
         f"{_counted(len(products), 'problem')}, {_counted(times, 'product')} in {path};"

@@ -5,18 +5,19 @@ Nothing is written before the shapes, the device, every problem and the cache ar
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
 from tunekit.cache import Store
 from tunekit.errors import ConfigError, RecordingError
-from tunekit.key import TuningKey
-from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
+from tunekit.key import Problem, TuningKey
+from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, paint, say
 from tunekit.progress import Narrator, make_display
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner
@@ -74,7 +75,7 @@ def run_tune(request: TuneRequest) -> int:
                     return 0
             problems = dict.fromkeys(shape.problem for shape in shapes)
             # A stale key that cannot be tried is told of with the others, and stops none.
-            spaces = [] if request.stale else [runner.space(problem) for problem in problems]
+            spaces = [] if request.stale else _spaces(request, runner, problems)
             if request.record is not None:
                 _check_record(request.record, runner)
             with Store.open(request.cache, create=not request.stale) as store:
@@ -91,6 +92,15 @@ def _shapes(request: TuneRequest) -> list[Shape]:
     if request.shapes_file is not None:
         return load_shapes(request.shapes_file)
     return [parse_shape(text) for text in request.shape_texts]
+
+
+def _spaces(request: TuneRequest, runner: Runner, problems: Iterable[Problem]) -> list[Space]:
+    try:
+        return [runner.space(problem) for problem in problems]
+    except RecordingError as error:
+        if request.device != "auto":
+            raise
+        raise RecordingError(f"no GPU is usable here, and {error}") from error
 
 
 def _missed(request: TuneRequest, runner: Runner) -> list[Shape]:
@@ -151,7 +161,19 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: 
     _warn_disturbed(report)
     _show(request, report, _stored(store, shapes, runner))
     report.raise_failures()
+    if not request.quiet and not request.as_json and report.bests:
+        say(_next(request, report.bests[0].key, store))
     return 0
+
+
+def _next(request: TuneRequest, key: TuningKey, store: Store) -> str:
+    """Say where the rows are, and what shows more of them."""
+    named = "" if request.cache is None else f" --cache {shlex.quote(store.location)}"
+    problem = f"{key.m} {key.n} {key.k}"
+    return (
+        f"kept in {store.location}; to look closer: `tunekit explain {problem}{named}`"
+        f" or `tunekit report{named}`"
+    )
 
 
 def _run(
@@ -211,7 +233,7 @@ def _show(request: TuneRequest, report: TuneReport, rows: Sequence[Row]) -> None
             }
         )
     elif rows:
-        answer(table(rows, width=answer_width()))
+        answer(table(rows, width=answer_width(), paint=paint()))
 
 
 def _warn_disturbed(report: TuneReport) -> None:
@@ -243,8 +265,8 @@ def _interrupted(narrator: Narrator, store: Store, shapes: Sequence[Shape], runn
             f"{store.location}; the same command does only the rest"
         )
     return (
-        f"interrupted: {narrator.trials} finished trials of {narrator.keys_tried} keys are kept in "
-        f"{store.location}; the same command does only the rest"
+        f"interrupted: {narrator.trials} finished trials of {narrator.keys_tried} problems are kept"
+        f" in {store.location}; the same command does only the rest"
     )
 
 

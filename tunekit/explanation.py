@@ -119,7 +119,7 @@ def explain(store: Store, problem: Problem, device: DeviceInfo) -> Explanation:
         answer,
         decision.passed_over,
         _next_best(trials, answer.best) if answer and own else None,
-        find(key, trials) if trials else None,
+        find(key, [trial.outcome for trial in trials]) if trials else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,8 +10,7 @@ from dataclasses import dataclass
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.key import TuningKey
-from tunekit.ranking import score
-from tunekit.trial import Best, Status, Trial
+from tunekit.trial import Best, Outcome, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Failure:
     reason: str
     """The first line of the message, empty if there was none."""
     count: int
-    example: Trial
+    example: Outcome
     """The first of them, with its whole message."""
 
 
@@ -69,7 +69,7 @@ def history(store: Store, key: TuningKey, *, compiler: str | None = None) -> His
     Raises:
         StoreError: the store cannot be read.
     """
-    return history_of(key, (trial for trial, _ in store.trials(key, compiler=compiler)))
+    return history_of(key, (trial.outcome for trial, _ in store.trials(key, compiler=compiler)))
 
 
 def how_sure(best: Best) -> str:
@@ -88,22 +88,23 @@ def how_sure(best: Best) -> str:
     )
 
 
-def history_of(key: TuningKey, trials: Iterable[Trial]) -> History:
+def history_of(key: TuningKey, trials: Iterable[Outcome]) -> History:
     """Return the history that trials of a key make, in the order given."""
-    last: dict[Config, Trial] = {}
+    last: dict[Config, Outcome] = {}
     for trial in trials:
         last[trial.config] = trial
     curve: list[Step] = []
     for attempt, trial in enumerate(last.values(), start=1):
-        if trial.measurement is None or score(trial) is None:
+        median = trial.median_us
+        if median is None or not 0 < median < math.inf:
             continue
-        if not curve or trial.measurement.median_us < curve[-1].median_us:
-            curve.append(Step(attempt, trial.config, trial.measurement.median_us))
+        if not curve or median < curve[-1].median_us:
+            curve.append(Step(attempt, trial.config, median))
     return History(key, len(last), _failures(last.values()), tuple(curve))
 
 
-def _failures(trials: Iterable[Trial]) -> tuple[Failure, ...]:
-    alike: dict[tuple[Status, str], list[Trial]] = {}
+def _failures(trials: Iterable[Outcome]) -> tuple[Failure, ...]:
+    alike: dict[tuple[Status, str], list[Outcome]] = {}
     for trial in trials:
         if trial.status is not Status.OK:
             reason = (trial.error or "").strip().split("\n", 1)[0]

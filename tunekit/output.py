@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,11 @@ def answer(text: str) -> None:
     if sys.stdout is None:  # closed before Python started
         raise TunekitError("cannot write to stdout: it is closed")
     try:
-        sys.stdout.write(text + "\n")
+        try:
+            sys.stdout.write(text + "\n")
+        except UnicodeEncodeError:  # its encoding lacks a letter: a name's, or a path's
+            lacking = sys.stdout.encoding
+            sys.stdout.write(text.encode(lacking, "backslashreplace").decode(lacking) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -57,12 +64,57 @@ def answer_width() -> int | None:
     return shutil.get_terminal_size().columns if on_terminal else None
 
 
+Paint = Callable[..., str]
+"""Gives a text a colour or weight: the signature of `click.style`."""
+
+
+def plain(text: str, **style: Any) -> str:
+    """Paint nothing."""
+    return text
+
+
+def paint() -> Paint:
+    """Return what paints for stdout: a terminal that has colours, unless NO_COLOR is set."""
+    if answer_width() is None:
+        return plain
+    import click
+    from rich.console import Console  # it knows what turns colours off
+
+    console = Console(file=sys.stdout)
+    return plain if console.no_color or console.color_system is None else click.style
+
+
+def wrap(text: str, width: int | None, indent: int) -> str:
+    """Break a line at spaces to fit a width, further lines indented; `commands` stay whole.
+
+    Where there is no width (a pipe, a file) a line is a line.
+    """
+    if width is None or len(text) <= width:
+        return text
+    kept = re.sub(r"`[^`]*`", lambda found: found.group().replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        kept,
+        max(width, indent + 20),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
+def counted(number: int, what: str) -> str:
+    """Write a number of things: `1 key`, `2 keys`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all: a reader never sees half of it.
 
     Raises:
         TunekitError: it cannot be written.
     """
+    if not path.name:
+        raise TunekitError(f"cannot write {path}: it is a folder: name a file")
     try:
         target = path.resolve()  # a link stays one
         if target.exists() and not target.is_file():
@@ -76,4 +128,4 @@ def write_file(path: Path, text: str) -> None:
             part.unlink(missing_ok=True)
     except (OSError, ValueError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise TunekitError(f"cannot write {path}: {reason}") from error
+        raise TunekitError(f"cannot write {path}: {reason}: name another file") from error

@@ -1,17 +1,10 @@
-"""What a person sees on stderr while a run goes on: a live bar on a terminal, else plain lines.
-
-`Narrator` turns the tuner's events into text and counts what was done; a `Display` shows the text.
-"""
+"""What a run says while it goes on: the tuner's events as text, and counts of what was done."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
-
+from tunekit.displays import Display, NotebookDisplay, PlainDisplay, TerminalDisplay, make_display
 from tunekit.key import TuningKey
+from tunekit.output import counted
 from tunekit.trial import Best, Origin, Trial
 from tunekit.tuner import (
     Event,
@@ -25,155 +18,25 @@ from tunekit.tuner import (
     TrialDone,
 )
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+__all__ = [
+    "Display",
+    "Narrator",
+    "NotebookDisplay",
+    "PlainDisplay",
+    "TerminalDisplay",
+    "make_display",
+]
 
-INTERVAL_S = 10.0
-"""A run whose progress is written as plain lines is never silent for longer than this."""
+_BEFORE = "; tuned before, not again"
 
 MAX_ERROR = 160
 """Characters of a failed trial's message that are shown."""
 
 
-class Display:
-    """Shows nothing: the base of the other two, and what `--quiet` uses."""
-
-    def line(self, text: str) -> None:
-        """Show a line that stays."""
-
-    def update(self, text: str, done: int, total: int) -> None:
-        """Say where the run is: a text, and the trials it has done of those it has to do."""
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return None
-
-
-class PlainDisplay(Display):
-    """Writes lines, and at least one every `INTERVAL_S` seconds even while nothing ends."""
-
-    def __init__(
-        self,
-        stream: TextIO,
-        *,
-        interval_s: float = INTERVAL_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._stream = stream
-        self._interval_s = interval_s
-        self._clock = clock
-        self._started = self._last = clock()
-        self._state = ("starting", 0, 0)
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._ticker = threading.Thread(target=self._tick, name="tunekit-progress", daemon=True)
-
-    def line(self, text: str) -> None:
-        """Write a line."""
-        with self._lock:
-            self._write(text)
-
-    def update(self, text: str, done: int, total: int) -> None:
-        """Note where the run is, and write it if the last line is old."""
-        with self._lock:
-            self._state = (text, done, total)
-        self.remind()
-
-    def remind(self) -> None:
-        """Write where the run is if nothing was written for `interval_s` seconds."""
-        with self._lock:
-            now = self._clock()
-            if now - self._last < self._interval_s:
-                return
-            text, done, total = self._state
-            left = ""
-            if 0 < done < total:
-                left = f", about {_duration((now - self._started) / done * (total - done))} left"
-            self._write(f"{done}/{total} trials{left}; {text}")
-
-    def _write(self, text: str) -> None:
-        self._last = self._clock()
-        self._stream.write(text + "\n")
-        self._stream.flush()
-
-    def _tick(self) -> None:
-        while not self._stop.wait(self._interval_s / 4):
-            self.remind()
-
-    def __enter__(self) -> Display:
-        self._ticker.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._ticker.join()
-
-
-class TerminalDisplay(Display):
-    """Keeps a bar at the bottom of the terminal: where the run is, trials, time left."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as TimeLeft
-
-        # stdout is the answer's: rich must not take what is written there to this console.
-        self._progress: Progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=8),  # short: the numbers beside it have to fit 100 columns
-            MofNCompleteColumn(),
-            TimeLeft(compact=True),
-            TextColumn("left"),
-            console=Console(file=stream, highlight=False),
-            redirect_stdout=False,
-            transient=True,
-        )
-        self._task = self._progress.add_task("starting", total=None)
-
-    def line(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._progress.console.print(text, markup=False, soft_wrap=True)
-
-    def update(self, text: str, done: int, total: int) -> None:
-        """Move the bar."""
-        self._progress.update(self._task, description=text, completed=done, total=total)
-
-    def __enter__(self) -> Display:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-
-def make_display(stream: TextIO | None, *, quiet: bool) -> Display:
-    """Choose the display for a stream: a live one only where it is a terminal."""
-    if quiet or stream is None:  # stderr was closed before Python started
-        return Display()
-    return TerminalDisplay(stream) if stream.isatty() else PlainDisplay(stream)
-
-
 class Narrator:
     """Listens to a run: shows its events and counts them."""
 
-    def __init__(self, display: Display, *, verbose: bool) -> None:
+    def __init__(self, display: Display, *, verbose: bool = False) -> None:
         self.trials = 0
         """Trials that ended in this run."""
         self._display = display
@@ -181,6 +44,7 @@ class Narrator:
         self._keys = 0
         self._closed: set[TuningKey] = set()
         self._progress: dict[TuningKey, tuple[int, int]] = {}
+        self._skipped: list[Best] = []
 
     @property
     def keys_tried(self) -> int:
@@ -189,19 +53,22 @@ class Narrator:
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
+        if self._skipped and not isinstance(event, KeySkipped):
+            self._tell_skipped()
         if isinstance(event, TrialDone):
             self._trial_done(event)
         elif isinstance(event, RunStarted):
             self._keys = event.keys
             resumed = f", {event.resumed} trials kept from before" if event.resumed else ""
             doing = "replaying" if event.origin is Origin.REPLAYED else "tuning"
-            self._display.line(f"{doing} {event.keys} keys for {event.device.name}{resumed}")
+            problems = counted(event.keys, "problem")
+            self._display.line(f"{doing} {problems} for {event.device.name}{resumed}")
         elif isinstance(event, StaleFound):
             self._stale_found(event)
         elif isinstance(event, KeyDone):
             self._close(event.best.key, self._outcome(event.best) + _kept(event.stored))
         elif isinstance(event, KeySkipped):
-            self._close(event.best.key, self._outcome(event.best) + "; tuned before, not again")
+            self._skip(event.best)
         elif isinstance(event, KeyFailed):
             reason = one_line(event.reason)
             if event.count:
@@ -213,15 +80,33 @@ class Narrator:
         elif isinstance(event, KeyLeft):
             self._close(event.key, "left to another run, which is tuning it")
 
+    def _skip(self, best: Best) -> None:
+        """Note a key that was tuned before: many at a time are told in one line."""
+        if self._verbose:
+            self._close(best.key, self._outcome(best) + _BEFORE)
+            return
+        self._closed.add(best.key)
+        self._skipped.append(best)
+        if len(self._closed) >= self._keys:
+            self._tell_skipped()
+
+    def _tell_skipped(self) -> None:
+        skipped, self._skipped = self._skipped, []
+        if len(skipped) == 1:
+            self._close(skipped[0].key, self._outcome(skipped[0]) + _BEFORE)
+        else:
+            place = f"[{len(self._closed)}/{self._keys}]"
+            self._display.line(f"{place} {counted(len(skipped), 'problem')}{_BEFORE}")
+
     def _stale_found(self, event: StaleFound) -> None:
         keys = event.stale + event.current
-        self._display.line(f"{event.stale} of {keys} keys are stale")
+        self._display.line(f"stale: {event.stale} of {counted(keys, 'problem')}")
         for reason, count in sorted(event.reasons.items(), key=lambda item: (-item[1], item[0])):
-            self._display.line(f"  {one_line(reason)}: {count} keys")
+            self._display.line(f"  {one_line(reason)}: {counted(count, 'problem')}")
         if event.stale:
             self._display.line(
-                f"to verify and time again: {event.configs} stored configs, and the vendor's call"
-                f" of {event.stale} keys; nothing is searched"
+                f"to verify and time again: {counted(event.configs, 'stored config')}, and the"
+                f" vendor's call of {counted(event.stale, 'problem')}; nothing is searched"
             )
 
     def _trial_done(self, event: TrialDone) -> None:
@@ -282,18 +167,11 @@ def _origin(best: Best) -> str:
 
 
 def _awaited(event: KeysAwaited) -> str:
-    many = len(event.keys) > 1
     return (
-        f"waiting for {len(event.keys)} {'keys' if many else 'key'} that"
+        f"waiting for {counted(len(event.keys), 'problem')} that"
         f" {', '.join(event.holders)} {'is' if len(event.holders) == 1 else 'are'} tuning"
     )
 
 
 def _kept(stored: bool) -> str:
     return "" if stored else "; the stored row is better and stays"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -38,6 +38,7 @@ FIELDS = (*_FIELDS, "batch", "count", "name")
 
 _LISTS = ("m", "n", "k", "dtype", "layout")
 _ALLOWED = {"layout": LAYOUTS, "precision": PRECISIONS, "scaling": SCALINGS}
+_BETWEEN = re.compile(r"\s*,\s*|(?<=\d)x(?=\d)|\s+")
 _DECIMAL = re.compile(r"[1-9][0-9]*(_[0-9]+)*")
 _TAG = "tag:yaml.org,2002:"
 
@@ -71,13 +72,18 @@ def read_shapes(text: str, *, path: str | Path) -> list[Shape]:
     return _Reader(Path(path)).shapes(text)
 
 
+def shape_parts(text: str) -> list[str]:
+    """Split a problem as people write it: `512,4096,4096,float16`, `512x4096x4096 float16 nt`."""
+    return _BETWEEN.split(text.strip())
+
+
 def parse_shape(text: str) -> Shape:
-    """Read `M,N,K[,DTYPE[,LAYOUT]]`, the form of the command line.
+    """Read `M,N,K[,DTYPE[,LAYOUT]]`, the form of the command line, or what `show` prints.
 
     Raises:
         ShapesError: the text is not of that form.
     """
-    parts = [part.strip() for part in text.split(",")]
+    parts = shape_parts(text)
     if not 3 <= len(parts) <= 5:
         raise ShapesError(f"shape {text!r} is not of the form M,N,K[,DTYPE[,LAYOUT]]")
     for name, part in zip("mnk", parts[:3], strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tunekit.differences import Difference, fingerprint_differences
 from tunekit.kernels import current_fingerprint
 from tunekit.key import TuningKey
 from tunekit.lookup import grade_of, is_verified, order_of
+from tunekit.output import Paint, plain, wrap
 from tunekit.trial import Best, Choice, Grade, Measurement, Status
 
 SCHEMA = 1
@@ -32,6 +33,7 @@ _HEADS = (
     "best Triton config",
 )
 _RIGHT = {2, 3, 4, 5, 6, 7}
+_COLOURS = {"triton": "green", "vendor": "cyan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +112,60 @@ def served_rows(
     ]
 
 
-def table(rows: Sequence[Row], *, width: int | None) -> str:
-    """Lay the rows out as text, a block for each GPU, with the geometric mean of the ratios.
-
-    Where one line a row would pass `width` characters the last columns go to further lines; with
-    None (a pipe, a file) every row is one line however long. No number is ever shortened.
-    """
+def table(rows: Sequence[Row], *, width: int | None, paint: Paint = plain) -> str:
+    """Lay the rows out as text, a block for each GPU, with the geometric mean of the ratios."""
     blocks = []
     for gpu, group in itertools.groupby(rows, key=lambda row: row.best.key.gpu):
         members = list(group)
         name = _printable(members[0].best.provenance.device_name)
-        blocks.append("\n".join([f"{name} ({gpu})", *_lines(members, width), *_footer(members)]))
+        lines = lay_out([_HEADS, *map(_cells, members)], _RIGHT, width=width, paint=paint)
+        footer = [wrap(line, width, 2) for line in _footer(members)]
+        blocks.append("\n".join([f"{name} ({gpu})", *lines, *footer]))
     return "\n\n".join(blocks)
+
+
+def lay_out(
+    grid: Sequence[Sequence[str]],
+    right: Collection[int],
+    *,
+    width: int | None,
+    paint: Paint = plain,
+) -> list[str]:
+    """Return the lines of a heading and its rows, the columns of `right` flush right.
+
+    Where one line a row would pass `width` characters the last columns go to further lines, which
+    are dimmed; with None (a pipe, a file) every row is one line however long. No number is ever
+    shortened.
+    """
+    widths = [max(len(cells[place]) for cells in grid) for place in range(len(grid[0]))]
+    whole = width is None or sum(widths) + 2 * (len(widths) - 1) <= width
+    folds = [0, len(widths)] if whole or width is None else _folds(widths, width)
+    lines = []
+    for number, cells in enumerate(grid):
+        padded = [
+            cell.rjust(widths[i]) if i in right else cell.ljust(widths[i])
+            for i, cell in enumerate(cells)
+        ]
+        for start, end in itertools.pairwise(folds):
+            parts = "  ".join(padded[start:end]).rstrip()
+            if start:
+                lines.append(paint("    " + parts, dim=True))
+            elif number == 0:
+                lines.append(paint(parts, bold=True))
+            else:
+                lines.append(_coloured(padded[start:end], paint))
+    return lines
+
+
+def _coloured(cells: Sequence[str], paint: Paint) -> str:
+    """Join cells, with what runs in its colour."""
+    line = "  ".join(cells).rstrip()
+    chosen = cells[1].strip() if len(cells) > 1 else ""
+    colour = _COLOURS.get(chosen)
+    if colour is None:
+        return line
+    place = len(cells[0]) + 2
+    return line[:place] + paint(chosen, fg=colour) + line[place + len(chosen) :]
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
@@ -169,27 +213,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.grade.value,
         _printable(str(best.config)),
     )
-
-
-def _lines(rows: Sequence[Row], width: int | None) -> list[str]:
-    """Return the heading and the rows, each as one line or, where that is too long, several."""
-    grid = [_HEADS, *map(_cells, rows)]
-    widths = [max(len(cells[i]) for cells in grid) for i in range(len(_HEADS))]
-    padded = [
-        [
-            cell.rjust(widths[i]) if i in _RIGHT else cell.ljust(widths[i])
-            for i, cell in enumerate(cells)
-        ]
-        for cells in grid
-    ]
-    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
-        return ["  ".join(cells).rstrip() for cells in padded]
-    folds = _folds(widths, width)
-    return [
-        ("    " if start else "") + "  ".join(cells[start:end]).rstrip()
-        for cells in padded
-        for start, end in itertools.pairwise(folds)
-    ]
 
 
 def _folds(widths: Sequence[int], width: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from tunekit.config import Config
 from tunekit.key import TuningKey
@@ -72,6 +73,16 @@ class Measurement:
     throttled: bool = False
 
 
+class Outcome(NamedTuple):
+    """What came of a trial in brief: what is read of hundreds of thousands at once."""
+
+    config: Config
+    status: Status
+    median_us: float | None
+    """None where it failed."""
+    error: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One config, tried: a measurement, or the status and text of what went wrong."""
@@ -84,6 +95,12 @@ class Trial:
     def __post_init__(self) -> None:
         if (self.status is Status.OK) != (self.measurement is not None):
             raise ValueError(f"a trial has a measurement exactly if it is ok: {self}")
+
+    @property
+    def outcome(self) -> Outcome:
+        """What came of it, in brief."""
+        median_us = None if self.measurement is None else self.measurement.median_us
+        return Outcome(self.config, self.status, median_us, self.error)
 
 
 @dataclass(frozen=True, slots=True)

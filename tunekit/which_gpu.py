@@ -7,10 +7,10 @@ from tunekit.device import DeviceInfo, cuda_available, detect
 from tunekit.errors import StoreError
 
 
-def which_gpu(gpu: str | None, store: Store, *, sole: bool = False) -> DeviceInfo:
+def which_gpu(gpu: str | None, store: Store) -> DeviceInfo:
     """Return the GPU with this slug, or without one the GPU that is here.
 
-    With `sole`, where none is here it is the only one that the store has rows of, if there is one.
+    Where none is here it is the only one that the store has rows of, if there is one.
 
     Raises:
         StoreError: no such GPU is here or in the store; those there are are named.
@@ -21,7 +21,7 @@ def which_gpu(gpu: str | None, store: Store, *, sole: bool = False) -> DeviceInf
     here = detect() if cuda_available() else None
     if here is not None and gpu in (None, here.slug):
         return here
-    if gpu is None and sole and len(known) == 1:
+    if gpu is None and len(known) == 1:
         return next(iter(known.values()))
     others = f"the cache {store.location} has {', '.join(known) or 'none'}"
     if gpu is None:

@@ -75,6 +75,8 @@ def test_damaged_trials_are_left_out_alone(store, make):
         "UPDATE trial SET status = 'bored' WHERE id = 3",
     )
     assert store.trials(make.key()) == [(trials[0], make.provenance())]
+    compiler = make.provenance().fingerprint.compiler
+    assert dict(store.outcomes()) == {make.key(): [(compiler, trials[0].outcome)]}
 
 
 @pytest.mark.parametrize("field", ["driver", "triton", "device_name"])

@@ -69,6 +69,26 @@ def test_keys_that_were_tried_are_counted_whether_or_not_one_works(store, make):
     assert store.tried(gpu="another") == {}
 
 
+def test_what_came_of_the_trials_of_many_keys_is_what_each_key_says(store, make, monkeypatch):
+    monkeypatch.setattr("tunekit.cache.store.KEYS_AT_ONCE", 2)
+    store.put_device(make.other_device)
+    keys = [make.key(m=size) for size in (5, 3, 4)] + [make.key(m=3, gpu=make.other_device.slug)]
+    compilers = [make.provenance(compiler=name) for name in ("a", "b")]
+    for turn in range(2):  # so that the rows of a key do not lie together
+        for key in keys:
+            for made in compilers:
+                trials = [make.trial(1.0 + key.m, num_stages=turn + 1), make.trial(None)]
+                store.add_trials(key, [(trial, made) for trial in trials])
+    found = dict(store.outcomes())
+    assert set(found) == set(keys)
+    for key, outcomes in found.items():
+        said = [(made.fingerprint.compiler, trial.outcome) for trial, made in store.trials(key)]
+        assert outcomes == said
+    other = dict(store.outcomes(gpu=make.other_device.slug))
+    assert other == {keys[3]: found[keys[3]]}
+    assert dict(store.outcomes(gpu="another")) == {}
+
+
 def test_bests_are_sorted_by_key_and_narrowed_by_gpu_and_family(store, make):
     store.put_device(make.other_device)
     keys = [

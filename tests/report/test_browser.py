@@ -75,6 +75,9 @@ def test_one_key_is_drawn_whole(opened, filled):
     assert f"{best.measurement.median_us:.3f}" in row
     assert f"{best.vendor.median_us:.3f}" in row
     assert page.inner_text("#fact-mean") == f"{best.ratio:.3f}"
+    facts = page.inner_text("#detail dl")
+    assert f"{best.measurement.median_us:.3f} us (95 %: " in facts
+    assert str(best.config) in facts
     # the chart itself, as a screen reader is told it
     told = page.locator("#speedups [aria-roledescription='point']").get_attribute("aria-label")
     assert f"{best.ratio:.3f}"[:4] in told
@@ -92,7 +95,8 @@ def test_5000_keys_are_drawn_a_page_at_a_time_and_any_is_found(opened, filled):
 
     name = str(key_of(4321).problem)
     page.fill("#find", name)
-    assert page.inner_text("#place") == "1 problems, page 1 of 1"
+    assert page.inner_text("#place") == "1 problem"
+    assert page.locator("#next").is_hidden()
     page.locator("#numbers a:visible").click()
     page.wait_for_function(f"document.querySelector('#detail h3').textContent === '{name}'")
     assert page.url.endswith("#key-4322")
@@ -107,6 +111,7 @@ def test_5000_keys_are_drawn_a_page_at_a_time_and_any_is_found(opened, filled):
 
 def test_every_link_of_the_page_leads_somewhere(opened, filled):
     page = opened(contents_of(filled(2)))
+    assert page.inner_text("#speedups-shared") == ", all of them bfloat16 nt"
     links = page.eval_on_selector_all("a", "all => all.map(a => a.getAttribute('href'))")
     named = {link[1:] for link in links if not link.startswith("#key-")}
     assert named == {"speedup", "roofline", "problems", "one", "search", "failed", "environment"}

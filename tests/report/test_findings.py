@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from tunekit.config import Config
 from tunekit.key import TuningKey
-from tunekit.report import overview
+from tunekit.report import findings, overview
 from tunekit.report.findings import (
     MAX_REASON,
     PARAMETERS,
     Cell,
-    find,
     importance,
     shortened,
 )
@@ -83,6 +82,10 @@ def test_shares_are_shares_whatever_was_tried(rows):
 def test_a_reason_is_one_line_of_bounded_length():
     assert shortened(" a\nb ") == "a b"
     assert len(shortened("x" * 999)) == MAX_REASON
+
+
+def find(key, trials):
+    return findings.find(key, [trial.outcome for trial in trials])
 
 
 def entries(*keys):

@@ -40,12 +40,15 @@ def check_shapes_file(path: Path) -> None:
     """Make sure that a file can be written, or if it is there, added to.
 
     Raises:
-        ShapesError: it is no shapes file, or its folder is not there.
+        ShapesError: it is no shapes file, or its folder is not there or may not be written.
     """
     if path.exists():
         _load(path)
     elif not path.parent.is_dir():
         raise ShapesError(f"cannot write {path}: there is no folder {path.parent}")
+    folder = path.resolve().parent
+    if (path.is_file() or not path.exists()) and not os.access(folder, os.W_OK | os.X_OK):
+        raise ShapesError(f"cannot write {path}: {folder} is not writable: name another with -o")
 
 
 def add_to_shapes(path: Path, products: Sequence[Counted], *, source: str = "") -> None:

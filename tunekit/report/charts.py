@@ -11,6 +11,15 @@ from typing import Any
 
 TRITON, VENDOR, GREY = "#0072b2", "#d55e00", "#595959"
 
+_RATIOS = (
+    *(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75),
+    *(2, 2.5, 3, 4, 5, 7, 10, 20, 50, 100),
+)
+"""Where a logarithmic axis of ratios may have a tick."""
+
+_DECADES = [step * 10.0**power for power in range(-4, 7) for step in (1, 2, 5)]
+"""Where a logarithmic axis of rates may have one."""
+
 Spec = dict[str, Any]
 
 _CONFIG: Spec = {
@@ -35,13 +44,13 @@ def specifications() -> dict[str, Spec]:
         "roofline": _roofline(),
         "speedup": _speedup(),
         "ratios": _ratios(),
-        "learning": _curve("slowdown", "best so far / fastest trial (1 is the best)"),
-        "curve": _curve("us", "best so far, us", lowest=False),
+        "learning": _curve("slowdown", "best so far / fastest", doublings=True),
+        "curve": _curve("us", "best so far, us"),
         "tiles": _heat("block_n", "block_m", "slowdown"),
         "pipeline": _heat("block_k", "num_stages", "slowdown"),
-        "importance": _bars("parameter", "share", "share of the spread of log time explained"),
-        "failures": _bars("status", "trials", "trials"),
-        "variants": _bars("variant", "slowdown", "fastest of the variant / fastest of all"),
+        "importance": _bars("parameter", "share", "share of the spread explained", ".0%", ".1%"),
+        "failures": _bars("status", "trials", "trials", "d", ",d"),
+        "variants": _bars("variant", "slowdown", "fastest / fastest of all", ".1f", ".2f"),
     }
 
 
@@ -66,9 +75,12 @@ def _field(name: str, kind: str, title: str | None = None, **more: Any) -> Spec:
 
 
 def _roofline() -> Spec:
-    log = {"type": "log"}
-    x = _field("intensity", "quantitative", "flop per byte that must move", scale=log)
-    y = _field("tflops", "quantitative", "TFLOP/s", scale=log)
+    shared = {
+        "scale": {"type": "log", "nice": False, "padding": 12},
+        "axis": {"values": _DECADES, "format": "~g", "labelOverlap": "greedy"},
+    }
+    x = _field("intensity", "quantitative", "flop per byte that must move", **shared)
+    y = _field("tflops", "quantitative", "TFLOP/s", **shared)
     names = ["Triton", "vendor"]
     series = {"field": "what", "type": "nominal", "title": None}
     colour = {**series, "scale": {"domain": names, "range": [TRITON, VENDOR]}}
@@ -105,7 +117,8 @@ def _speedup() -> Spec:
         "title": None,
         "axis": {"labelLimit": 220},
     }
-    scale = {"zero": False, "nice": True}
+    scale = {"type": "log", "nice": False, "padding": 10}
+    axis = {"values": _RATIOS, "format": "~g", "labelOverlap": "greedy"}
     colour = {
         "field": "runs",
         "type": "nominal",
@@ -120,9 +133,10 @@ def _speedup() -> Spec:
         _field("high", "quantitative", "at most", format=".3f"),
         _field("runs", "nominal"),
     ]
-    at = {"x": _field("ratio", "quantitative", "vendor us / Triton us", scale=scale), "y": y}
+    title = "vendor us / Triton us"
+    at = {"x": _field("ratio", "quantitative", title, scale=scale, axis=axis), "y": y}
     span = {
-        "x": _field("low", "quantitative", "vendor us / Triton us", scale=scale),
+        "x": _field("low", "quantitative", title, scale=scale, axis=axis),
         "x2": {"field": "high"},
         "y": y,
         "color": colour,
@@ -131,7 +145,7 @@ def _speedup() -> Spec:
         usermeta=_rows("problem", 17),
         layer=[
             {"data": {"values": [{"x": 1}]}, "mark": {"type": "rule", "color": GREY},
-             "encoding": {"x": {"field": "x", "type": "quantitative"}}},
+             "encoding": {"x": _field("x", "quantitative", title, scale=scale, axis=axis)}},
             {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": span},
             {"mark": {"type": "point", "filled": True, "size": 50},
              "encoding": {**at, "color": colour, "shape": shape, "tooltip": tooltip}},
@@ -141,21 +155,24 @@ def _speedup() -> Spec:
 
 def _ratios() -> Spec:
     bins = {"maxbins": 40}
-    x = _field("ratio", "quantitative", "vendor us / Triton us", bin=bins)
+    x = _field("ratio", "quantitative", "vendor us / Triton us", bin=bins, axis={"format": "~g"})
     y = {"aggregate": "count", "type": "quantitative", "title": "problems"}
     bars = {"mark": {"type": "bar", "color": TRITON}, "encoding": {"x": x, "y": y}}
     return _chart(height=180, **bars)
 
 
-def _curve(field: str, title: str, *, lowest: bool = True) -> Spec:
+def _curve(field: str, title: str, *, doublings: bool = False) -> Spec:
     scale: Spec = {"zero": False, "nice": True}
-    if lowest:
+    x = _field("trial", "quantitative", "trials", axis={"tickCount": 8})
+    if doublings:  # of all problems: 1 is the best, and there is a point at 1, 2, 4, ... trials
         scale["domainMin"] = 1
+        x["scale"] = {"type": "log", "base": 2, "nice": False}
+        x["axis"] |= {"values": [1 << power for power in range(24)], "format": "d"}
     return _chart(
         height=220,
         mark={"type": "line", "interpolate": "step-after", "point": True, "color": TRITON},
         encoding={
-            "x": _field("trial", "quantitative", "trials"),
+            "x": x,
             "y": _field(field, "quantitative", title, scale=scale),
             "tooltip": [
                 _field("trial", "quantitative", "trials"),
@@ -197,9 +214,10 @@ def _heat(x: str, y: str, value: str) -> Spec:
     )
 
 
-def _bars(name: str, value: str, title: str) -> Spec:
+def _bars(name: str, value: str, title: str, ticks: str, labels: str) -> Spec:
+    """Return bars of a value, its formats on the axis and at the end of each bar."""
     y = {"field": name, "type": "nominal", "sort": None, "title": None}
-    x = _field(value, "quantitative", title)
+    x = _field(value, "quantitative", title, axis={"tickCount": 5, "format": ticks})
     return _chart(
         usermeta=_rows(name, 22),
         encoding={"y": y, "x": x},
@@ -207,7 +225,7 @@ def _bars(name: str, value: str, title: str) -> Spec:
             {"mark": {"type": "bar", "color": TRITON}},
             {
                 "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 12},
-                "encoding": {"text": {"field": value, "type": "quantitative", "format": ".3~r"}},
+                "encoding": {"text": {"field": value, "type": "quantitative", "format": labels}},
             },
         ],
     )

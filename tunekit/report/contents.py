@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tunekit.cache import Store
 from tunekit.device import DeviceInfo
-from tunekit.key import TuningKey
+from tunekit.key import Problem, TuningKey
 from tunekit.report.findings import Findings, find, shortened
 from tunekit.trial import Best, Grade, Origin, Provenance
+
+
+@lru_cache(maxsize=1 << 14)
+def _problem(key: TuningKey) -> Problem:
+    return key.problem  # which is made, and checked, anew each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,11 @@ class Entry:
     best: Best | None
     grade: Grade | None
     findings: Findings
+
+    @property
+    def problem(self) -> Problem:
+        """What is multiplied."""
+        return _problem(self.key)
 
     @property
     def ratio_bounds(self) -> tuple[float, float] | None:
@@ -77,13 +88,16 @@ def gather(
     Of a key's trials those count that were made with the compiler of its row.
     """
     rows = {best.key: (best, grade) for best, grade in served}
-    keys = sorted({*rows, *store.tried(gpu=gpu)}, key=lambda key: (key.gpu, key))
+    found = {}
+    for key, trials in store.outcomes(gpu=gpu):
+        best, _ = rows.get(key, (None, None))
+        compiler = None if best is None else best.provenance.fingerprint.compiler
+        found[key] = find(key, [trial for made, trial in trials if compiler in (None, made)])
+    keys = sorted({*rows, *found}, key=lambda key: (key.gpu, key))
     entries = []
     for number, key in enumerate(keys, start=1):
         best, grade = rows.get(key, (None, None))
-        compiler = None if best is None else best.provenance.fingerprint.compiler
-        trials = [trial for trial, _ in store.trials(key, compiler=compiler)]
-        entries.append(Entry(number, key, best, grade, find(key, trials)))
+        entries.append(Entry(number, key, best, grade, found.get(key) or find(key, ())))
     slugs = {key.gpu for key in keys}
     return Contents(
         store.location,
@@ -100,7 +114,7 @@ def ceiling(entries: Sequence[Entry]) -> Ceiling:
     for entry in entries:
         if entry.best is None:
             continue
-        problem = entry.key.problem
+        problem = entry.problem
         times = [m.median_us for m in (entry.best.measurement, entry.best.vendor) if m is not None]
         rate = max(rate, problem.min_bytes / min(times) / 1e3)
         flops = problem.flops / min(times) / 1e6

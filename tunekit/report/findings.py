@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from tunekit.config import Config
 from tunekit.history import History, history_of
 from tunekit.key import TuningKey
-from tunekit.trial import Trial
+from tunekit.trial import Outcome
 
 PARAMETERS = (
     "variant",
@@ -27,6 +28,9 @@ PARAMETERS = (
     "num_stages",
 )
 """The fields of a config that every variant has."""
+
+_parameters = attrgetter(*PARAMETERS)
+_tile, _pipeline = attrgetter("block_n", "block_m"), attrgetter("block_k", "num_stages")
 
 MAX_REASON = 160
 """Characters of an error's text by which failures are told apart."""
@@ -69,13 +73,13 @@ class Findings:
         return sorted(((s.value, n) for s, n in counts), key=lambda pair: (-pair[1], pair[0]))
 
 
-def find(key: TuningKey, trials: Sequence[Trial]) -> Findings:
+def find(key: TuningKey, trials: Sequence[Outcome]) -> Findings:
     """Reduce the trials of a key, in the order they were tried, to what is shown of them."""
-    ran = [(t.config, t.measurement.median_us) for t in trials if t.measurement is not None]
+    ran = [(t.config, t.median_us) for t in trials if t.median_us is not None]
     return Findings(
         history=history_of(key, trials),
-        tiles=_cells(ran, lambda config: (config.block_n, config.block_m)),
-        pipeline=_cells(ran, lambda config: (config.block_k, config.num_stages)),
+        tiles=_cells(ran, _tile),
+        pipeline=_cells(ran, _pipeline),
         importance=importance(ran),
         variants=_variants(ran),
     )
@@ -92,25 +96,29 @@ def importance(ran: Sequence[tuple[Config, float]]) -> tuple[tuple[str, float], 
         return ()
     logs = [math.log(us) for _, us in ran]
     mean = math.fsum(logs) / len(logs)
-    total = math.fsum((value - mean) ** 2 for value in logs)
+    off = [value - mean for value in logs]
+    total = math.fsum([value * value for value in off])
     if total <= 0:
         return ()
+    columns = zip(*[_parameters(config) for config, _ in ran], strict=True)
     shares = []
-    for name in PARAMETERS:
-        groups: dict[object, list[float]] = defaultdict(list)
-        for (config, _), value in zip(ran, logs, strict=True):
-            groups[getattr(config, name)].append(value)
-        if 1 < len(groups) < len(logs):
-            shares.append((name, _explained(groups, total, len(logs))))
+    for name, column in zip(PARAMETERS, columns, strict=True):
+        if 1 < len(set(column)) < len(logs):
+            shares.append((name, _explained(column, off, total)))
     return tuple(sorted(shares, key=lambda pair: (-pair[1], pair[0])))
 
 
-def _explained(groups: Mapping[object, Sequence[float]], total: float, count: int) -> float:
-    within = 0.0
-    for values in groups.values():
-        mean = math.fsum(values) / len(values)
-        within += math.fsum((value - mean) ** 2 for value in values)
-    adjusted = 1 - within / total * (count - 1) / (count - len(groups))
+def _explained(column: Sequence[object], off: Sequence[float], total: float) -> float:
+    """Return the part of the squares that the values of one parameter explain; `off` has mean 0."""
+    groups: dict[object, list[float]] = {}
+    for value, distance in zip(column, off, strict=True):
+        if value in groups:
+            groups[value].append(distance)
+        else:
+            groups[value] = [distance]
+    between = math.fsum([sum(group) ** 2 / len(group) for group in groups.values()])
+    within = max(0.0, total - between)
+    adjusted = 1 - within / total * (len(off) - 1) / (len(off) - len(groups))
     return max(0.0, adjusted)
 
 

@@ -154,7 +154,7 @@ def _rooflines(contents: Contents) -> Iterator[dict[str, Any]]:
 
 
 def _points(entry: Entry) -> Iterator[dict[str, Any]]:
-    best, problem = entry.best, entry.key.problem
+    best, problem = entry.best, entry.problem
     if best is None:
         return
     for what, measured in (("Triton", best.measurement), ("vendor", best.vendor)):
@@ -195,7 +195,7 @@ def _key(entry: Entry) -> dict[str, Any]:
     """Return a key's part of the payload: short names and rows, for there may be thousands."""
     found, best, bounds = entry.findings, entry.best, entry.ratio_bounds
     plain: dict[str, Any] = {
-        "name": str(entry.key.problem),
+        "name": str(entry.problem),
         "gpu": entry.key.gpu,
         "trials": found.history.attempts,
         "curve": [[step.attempt, _us(step.median_us)] for step in found.history.curve],

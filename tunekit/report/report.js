@@ -9,7 +9,7 @@
   function draw(target, spec, values) {
     target.replaceChildren();
     if (!values.length) {
-      target.textContent = "Nothing to show.";
+      target.textContent = spec === "failures" ? "No trial failed." : "Nothing to show.";
       return Promise.resolve();
     }
     // Vega tells a screen reader the description, in place of the label.
@@ -75,12 +75,19 @@
       body.hidden = !mine.length;
       if (mine.length) [...body.rows].forEach((row) => (row.hidden = !rows.has(row)));
     });
-    byId("place").textContent = `${count} problems, page ${page + 1} of ${pages}`;
+    const which = pages === 1 ? "" : `, page ${page + 1} of ${pages}`;
+    byId("place").textContent = `${count} ${count === 1 ? "problem" : "problems"}${which}`;
     byId("previous").disabled = page === 0;
     byId("next").disabled = page === pages - 1;
+    byId("previous").hidden = byId("next").hidden = pages === 1;
     const ratios = shown.map((place) => [place, payload.keys[place]]).filter(([, key]) => key.ratio);
+    // What all of them have in common would only take the room of the chart on a phone.
+    const words = ratios.map(([, key]) => key.name.split(" "));
+    const shared = words.length > 1 ? words[0].slice(1).filter((word) => words.every((w) => w.includes(word))) : [];
+    byId("speedups-shared").textContent = shared.length ? `, all of them ${shared.join(" ")}` : "";
+    const short = (name) => name.split(" ").filter((word) => !shared.includes(word)).join(" ");
     return draw(byId("speedups"), "speedup", ratios.map(([place, key]) => ({
-      problem: `${place + 1}: ${key.name}`, runs: key.runs,
+      problem: `${place + 1}: ${short(key.name)}`, runs: key.runs,
       ratio: key.ratio[0], low: key.ratio[1], high: key.ratio[2],
     })));
   }
@@ -137,6 +144,26 @@
     return [target, spec, values];
   }
 
+  function facts(parent, place) {
+    const heads = table.tHead.rows[0].cells;
+    const cells = [...rowOf(place).cells].map((cell) => cell.textContent);
+    if (cells.length !== heads.length) return; // no config worked
+    const [, , runs, ratio, least, most, ours, oursSpan, vendor, vendorSpan] = cells;
+    const list = element("dl", null, parent);
+    list.className = "key";
+    const fact = (name, text) => {
+      element("dt", name, list);
+      element("dd", text, list);
+    };
+    fact("runs", runs);
+    fact("Triton", `${ours} us (95 %: ${oursSpan})`);
+    if (vendor !== "-") {
+      fact("vendor", `${vendor} us (95 %: ${vendorSpan})`);
+      fact("ratio", `${ratio} (${least} to ${most}); above 1 Triton is faster`);
+    }
+    fact("best config", cells[heads.length - 2]);
+  }
+
   function showKey(place) {
     const key = payload.keys[place];
     if (!key) return Promise.resolve();
@@ -145,6 +172,7 @@
     const detail = byId("detail");
     detail.replaceChildren();
     element("h3", key.name, detail);
+    facts(detail, place);
     const failed = key.failures.map(([status, number]) => `${number} ${status}`).join(", ");
     element("p", `${key.trials} trials; failed: ${failed || "none"}. On ${key.gpu}.`, detail);
     const charts = element("div", null, detail);
@@ -162,7 +190,7 @@
       heat("Steps along K against time", "pipeline", "block_k", "num_stages", key.pipeline),
       chart(charts, "What matters", "importance",
         key.importance.map(([parameter, share]) => ({ parameter, share })), ["parameter", "share"],
-        key.importance.map(([parameter, share]) => [parameter, share.toFixed(3)])),
+        key.importance.map(([parameter, share]) => [parameter, `${(100 * share).toFixed(1)} %`])),
       chart(charts, "Kernel variants", "variants",
         key.variants.map(([variant, us]) => ({ variant, slowdown: us / fastest })),
         ["variant", "fastest, us", "trials"], key.variants.map(([name, us, n]) => [name, us.toFixed(3), n])),

@@ -12,6 +12,13 @@ The default sampler, `transfer`, is such a sampler of our own. All searches of a
 
 from __future__ import annotations
 
+import warnings
+
+with warnings.catch_warnings():
+    # Optuna imports tqdm, which complains where a notebook has no widgets. Neither is of use here.
+    warnings.filterwarnings("ignore", message="IProgress not found")
+    import optuna  # noqa: F401
+
 from tunekit.search.budget import DEFAULT_TRIALS, Budget
 from tunekit.search.experience import Experience
 from tunekit.search.portfolio import shipped_experience
