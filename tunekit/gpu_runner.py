@@ -74,6 +74,8 @@ class GpuRunner:
         self._lock: GpuLock | None = None
         self._vendor: dict[Problem, Measurement | None] = {}
         self._untaken: list[tuple[Problem, Trial]] = []
+        self._screening = 0
+        """Trials of the screening under way that were not taken yet."""
 
     @property
     def device(self) -> DeviceInfo:
@@ -119,14 +121,20 @@ class GpuRunner:
         """Try configs, giving each trial as it ends: whatever is compiled first comes first."""
         self._take_gpu()
         self._schedule.begin()
+        self._screening = 0
         try:
-            for problem, config in work:
-                compilation = self._pool.submit(problem, config, self.device)
-                self._schedule.add((problem, config), compilation)
-            for _ in work:
+            self.add(work)
+            while self._screening:
+                self._screening -= 1
                 yield self._schedule.next_trial()
         finally:
             self._untaken = self._schedule.give_up()
+
+    def add(self, work: Sequence[Work]) -> None:
+        """Have the screening that is under way try more."""
+        for problem, config in work:
+            self._screening += 1
+            self._schedule.add((problem, config), self._pool.submit(problem, config, self.device))
 
     def untaken(self) -> list[tuple[Problem, Trial]]:
         """Give up a screening, and return the trials that had ended and nobody had taken."""

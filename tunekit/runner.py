@@ -70,6 +70,9 @@ class Runner(Protocol):
         A failing config is a trial with its status; only a fault of the run itself raises.
         """
 
+    def add(self, work: Sequence[tuple[Problem, Config]]) -> None:
+        """Have the screening that is under way try more. For the thread that takes its trials."""
+
     def untaken(self) -> list[tuple[Problem, Trial]]:
         """Give up a screening, and return the trials that had ended and nobody had taken."""
 

@@ -88,10 +88,11 @@ def tune(
     return report
 
 
-def open_runner(device: str, *, seed: int = 0) -> Runner:
+def open_runner(device: str, *, seed: int = 0, compilers: int | None = None) -> Runner:
     """Return the runner that `auto`, `cuda`, `cuda:N`, `replay` or `replay:FILE` names.
 
-    `auto` is the first GPU, or without one the recording that ships with tunekit.
+    `auto` is the first GPU, or without one the recording that ships with tunekit. `compilers` is
+    how many processes compile for a GPU: as many as there are cores unless it is given.
 
     Raises:
         DeviceError: the name is none of these, or the GPU is not there.
@@ -103,7 +104,7 @@ def open_runner(device: str, *, seed: int = 0) -> Runner:
     if name == "cuda" and re.fullmatch(r"(cuda|cuda:[0-9]{1,4})", device):
         from tunekit.gpu_runner import GpuRunner
 
-        return GpuRunner(int(detail or 0), seed=seed)
+        return GpuRunner(int(detail or 0), workers=compilers, seed=seed)
     if name == "replay" and (detail or device == "replay"):
         return ReplayRunner(Recording.load(detail or _shipped()))
     raise DeviceError(f"unknown device {device!r}: use auto, cuda, cuda:N, replay or replay:FILE")
