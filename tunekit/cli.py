@@ -14,7 +14,14 @@ import click
 
 from tunekit import __version__
 from tunekit.cli_files import FILES
-from tunekit.cli_options import Commands, cache_option, gpu_option, json_option, positive
+from tunekit.cli_options import (
+    Commands,
+    cache_option,
+    gpu_option,
+    json_option,
+    positive,
+    worker_count,
+)
 from tunekit.cli_reading import READING
 from tunekit.errors import StoreError, TunekitError
 from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, say
@@ -127,6 +134,21 @@ def cli() -> None:
     metavar="URL",
     help="Keep each key's Optuna study there too: sqlite:///FILE, postgresql://… or journal:FILE.",
 )
+@click.option(
+    "--workers",
+    is_flag=False,
+    flag_value="all",
+    metavar="[N]",
+    callback=worker_count,
+    help="Share the work among so many processes, each with a GPU of its own [default: all GPUs].",
+)
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="local",
+    metavar="[ADDRESS]",
+    help="Share it among the GPUs of a Ray cluster, or of one that is started on this host.",
+)
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -147,6 +169,7 @@ def tune(
     tunekit tune --shapes shapes.yaml --sampler exhaustive --record sweep.json.gz
     tunekit tune --stale
     tunekit tune --misses
+    tunekit tune --shapes shapes.yaml --workers
 
     Problems are C (M, N) = A (M, K) @ B (K, N). LAYOUT says for A, then B, whether the last (n) or
     the second-last (t) dimension is contiguous: nt is x @ w.t(), what torch.nn.Linear computes.
@@ -167,6 +190,10 @@ def tune(
 
     A program counts in the cache what it multiplies without a row of its own; --misses tunes those
     problems of this GPU, and forgets the counts of those that have a row then.
+
+    --workers shares the work among the GPUs of this host, --ray among those of a cluster; without
+    a GPU, among cores that replay. Each kind of GPU is tuned once, however many cards there are.
+    Workers on several hosts need a cache on a server: --cache postgresql://USER@HOST/DATABASE.
     """
     stale = settings["stale"]
     if (shapes_file is not None) + bool(shape_texts) + settings["misses"] > 1:
@@ -179,6 +206,10 @@ def tune(
         raise click.UsageError(
             "--stale and --retune exclude each other: one verifies, one searches"
         )
+    for name in ("workers", "ray"):
+        if settings[name] is not None and (stale or settings["record"] is not None):
+            other = "--stale" if stale else "--record"
+            raise click.UsageError(f"{other} works on one GPU: it takes no --{name}")
     searching = ("record", "trials", "least", "patience", "reach", "optuna_storage")
     for name in searching if stale else ():
         if settings[name] is not None:

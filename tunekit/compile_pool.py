@@ -3,7 +3,8 @@
 Workers never touch a GPU and leave what they build in Triton's own cache, where the launch finds it
 under the key it would have used itself. Kernels do not depend on sizes, only on what Triton
 specialises on, so configs of many problems share one compilation. A compiler that aborts or hangs
-takes one worker along, with the assembler it may have started, and nothing else.
+takes one worker along, with the assembler it may have started, and nothing else. Where several runs
+or the workers of one share the cache, what one builds another leaves for later, and then finds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from tunekit.build_claims import BuildClaims, build_number
 from tunekit.child import Child, ChildError, forget_output
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
@@ -37,6 +39,9 @@ MOST_DEATHS = 3
 
 NICENESS = 10
 """Compilers yield to the tuner and to the process that queues launches: those have deadlines."""
+
+AGAIN_S = 0.05
+"""How long a build that another process is at is left before it is asked for again."""
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _PASSING = (errno.ESTALE, errno.EBUSY, errno.ENOENT)
@@ -58,6 +63,11 @@ class Unwritable:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another process is building it."""
+
+
 Build = Callable[[Problem, Config, DeviceInfo], Compiled]
 
 
@@ -66,6 +76,7 @@ class _Task:
     problem: Problem
     config: Config
     device: DeviceInfo
+    number: int
     future: Future[Compiled]
 
 
@@ -95,6 +106,8 @@ class CompilePool:
         self._build = build or compile_config
         self._known: dict[Hashable, Future[Compiled]] = {}
         self._queue: deque[_Task] = deque()
+        self._later: deque[tuple[float, _Task]] = deque()
+        """What others are building, and when to ask for it again; the first is due first."""
         self._lock = threading.Lock()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
@@ -118,7 +131,8 @@ class CompilePool:
                 if self._broken is not None:
                     future.set_exception(self._broken)
                 else:
-                    self._queue.append(_Task(problem, config, device, future))
+                    number = build_number(key, os.environ.get("TRITON_CACHE_DIR"))
+                    self._queue.append(_Task(problem, config, device, number, future))
                     os.eventfd_write(self._bell, 1)
         return future
 
@@ -161,6 +175,7 @@ class CompilePool:
     def _listen(self) -> None:
         """Wait until a worker answers, ends or is late, or somebody rings."""
         ends = [w.started + self.timeout_s for w in self._workers if w.task is not None]
+        ends += [self._later[0][0]] if self._later else []
         left = max(0.0, min(ends) - time.monotonic()) if ends else None
         by_connection = {worker.child.connection: worker for worker in self._workers}
         for ready in wait([self._bell, *by_connection], left):
@@ -172,12 +187,20 @@ class CompilePool:
     def _assign(self) -> None:
         for worker in self._workers:
             if worker.ready and worker.task is None:
-                with self._lock:
-                    task = self._queue.popleft() if self._queue else None
+                task = self._next_task()
                 if task is None:
                     return
                 worker.task, worker.begun, worker.started = task, False, time.monotonic()
-                worker.child.send((task.problem, task.config, task.device))
+                worker.child.send((task.problem, task.config, task.device, task.number))
+
+    def _next_task(self) -> _Task | None:
+        """Return what nobody was found to be building, then what may be built by now."""
+        with self._lock:
+            if self._queue:
+                return self._queue.popleft()
+        if self._later and self._later[0][0] <= time.monotonic():
+            return self._later.popleft()[1]
+        return None
 
     def _hear(self, worker: _Worker) -> None:
         try:
@@ -193,6 +216,10 @@ class CompilePool:
         elif isinstance(message, Compiled):
             self._deaths = 0
             self._finish(worker, message)
+        elif isinstance(message, Elsewhere):
+            if worker.task is not None:
+                self._later.append((time.monotonic() + AGAIN_S, worker.task))
+            worker.task = None
         else:
             worker.ready, worker.begun = True, worker.task is not None
 
@@ -255,12 +282,16 @@ def serve(connection: Connection, build: Build) -> None:
     if build is compile_config:
         for name in FAMILIES:
             family(name)  # takes seconds to import, which no compilation is to be charged for
+    claims = BuildClaims()
     connection.send("ready")
     while True:
-        problem, config, device = connection.recv()
+        problem, config, device, number = connection.recv()
         forget_output()
-        connection.send("begun")
-        connection.send(_built(build, problem, config, device))
+        with claims.claim(number) as claimed:
+            if claimed:
+                connection.send("begun")
+                outcome: Compiled | Unwritable = _built(build, problem, config, device)
+        connection.send(outcome if claimed else Elsewhere())
 
 
 def _built(

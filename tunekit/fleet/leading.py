@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from datetime import datetime, timezone
 
 from tunekit.cache import Holder, Store
@@ -30,22 +29,20 @@ STOP_S = 5.0
 """How long workers may take to give their leases back."""
 
 
+def is_on_server(place: str) -> bool:
+    """Say whether a store is where every host can reach it."""
+    return "://" in place and not place.startswith("sqlite")
+
+
 class Lead:
     """The workers of a run, from their first word to their last."""
 
-    def __init__(
-        self, crew: Crew, store: Store, *, shared: bool, host: str, ground: Ground | None = None
-    ) -> None:
-        """Start them. `ground` is what they replay, if they do; `shared` if the store is a server.
-
-        Raises:
-            TunekitError: none of them can work, and why.
-        """
+    def __init__(self, crew: Crew, place: str, *, ground: Ground | None = None) -> None:
+        """Start them. `ground` is what they replay, if they do; `place` is where the store is."""
         self._crew = crew
-        self._store = store
-        self._shared = shared
-        self._host = host
+        self._place = place
         self._ground = ground
+        self._store: Store | None = None
         self._squads: dict[str, Squad] = {}
         self._hellos: dict[int, Hello] = {}
         self._first: dict[str, Hello] = {}
@@ -63,6 +60,9 @@ class Lead:
         """Wait for the workers and return a runner for each kind of GPU they have.
 
         It waits for the first as long as it takes, and for the others so many seconds more.
+
+        Raises:
+            TunekitError: none of them can work, and why.
         """
         with self._known:
             self._known.wait_for(lambda: self._hellos or not self._starting)
@@ -73,6 +73,10 @@ class Lead:
                 FleetRunner(self._squads[slug], self._ground_of(hello), self.close)
                 for slug, hello in self._first.items()
             ]
+
+    def attach(self, store: Store) -> None:
+        """Say through which store the leases of workers that die are given back."""
+        self._store = store
 
     def close(self) -> None:
         """Have the workers give back what they have, and end them."""
@@ -122,10 +126,10 @@ class Lead:
 
     def _unfit(self, hello: Hello) -> TunekitError | None:
         where = hello.holder.host.partition(" ")[0]
-        if not self._shared and hello.holder.host != self._host:
+        if not is_on_server(self._place) and hello.holder.host != Holder.here().host:
             return StoreError(
-                f"{where} is another host, and cannot share the file {self._store.location}:"
-                " give all workers a server, --cache postgresql://…"
+                f"a worker on {where}, which is another host, cannot share the file"
+                f" {self._place}: keep the cache on a server, --cache postgresql://…"
             )
         if hello.origin not in self._made_by:
             self._made_by[hello.origin] = made_by(hello.origin)
@@ -195,10 +199,12 @@ class Lead:
             self._known.notify_all()
 
     def _release(self, holder: Holder) -> None:
+        if self._store is None:
+            return
         try:
             self._store.release(holder)
         except StoreError as problem:  # they end by themselves
-            _log.warning("the leases of a worker that has ended stay until they are over: %s", problem)
+            _log.warning("the leases of a worker that has ended are not given back: %s", problem)
 
     def _ground_of(self, hello: Hello) -> Ground:
         return self._ground or MeasuredElsewhere(hello.device, hello.driver)

@@ -1,4 +1,4 @@
-"""A worker: one GPU (or a replay), a connection to the store of its own, and the leases of its keys.
+"""A worker: one GPU or a replay, a connection of its own to the store, and leases of its keys.
 
 What it tries it stores at once and then tells the process that leads the run. If it is killed, its
 leases end with it, and nothing that was told is lost.
@@ -10,9 +10,11 @@ import contextlib
 import queue
 import threading
 import traceback
+from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tunekit.cache import Claims, Store
+from tunekit.cache import Claims, Holder, Store
+from tunekit.config import Config
 from tunekit.device import driver_version
 from tunekit.errors import TunekitError
 from tunekit.fleet.identity import made_by
@@ -58,38 +60,40 @@ class Link(Protocol):
 
 
 def serve(link: Link, post: Post) -> None:
-    """Be a worker until the leader says stop, or is gone."""
+    """Be a worker until the leader says stop, or is gone.
+
+    The store is opened when the first key is to be leased: only then is it known to be needed.
+    """
     try:
         runner = post.open(post.device, seed=post.seed, compilers=post.compilers)
     except TunekitError as error:
         link.send(Refused(error))
         return
+    member = _Member(link, runner, post.cache)
     try:
-        with Store.open(post.cache) as store:
-            store.put_device(runner.device)
-            _Member(link, runner, store).work()
+        member.work()
     except TunekitError as error:
-        with contextlib.suppress(OSError):
-            link.send(Refused(error))
+        member.say(Refused(error))
     except Exception:  # whatever it is, the leader has to know
-        with contextlib.suppress(OSError):
-            link.send(Broke(traceback.format_exc()))
+        member.say(Broke(traceback.format_exc()))
     finally:
+        member.close()
         runner.close()
 
 
 class _Member:
     """The work of one worker. A thread of its own hears what the leader says meanwhile."""
 
-    def __init__(self, link: Link, runner: Runner, store: Store) -> None:
+    def __init__(self, link: Link, runner: Runner, place: str) -> None:
         self._link = link
         self._runner = runner
-        self._store = store
-        self._claims = Claims(store)
+        self._place = place
+        self._holder = Holder.here()
+        self._store: Store | None = None
+        self._claims: Claims | None = None
         self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._jobs: dict[tuple[Problem, Any], Screen] = {}
+        self._jobs: dict[tuple[Problem, Config], Screen] = {}
         self._met: set[Problem] = set()
-        self._screening = False
         self._stopped = threading.Event()
         self._saying = threading.Lock()
 
@@ -97,11 +101,29 @@ class _Member:
         """Say hello and do what is asked for, until the end."""
         runner = self._runner
         driver = "" if runner.origin is Origin.REPLAYED else driver_version()
-        self._say(Hello(self._claims.holder, runner.device, runner.origin, made_by(runner.origin), driver))
+        self.say(Hello(self._holder, runner.device, runner.origin, made_by(runner.origin), driver))
         threading.Thread(target=self._hear, name="tunekit-leader", daemon=True).start()
-        with self._claims:
-            while not self._stopped.is_set():
-                self._do(self._heard.get())
+        while not self._stopped.is_set():
+            self._do(self._heard.get())
+
+    def say(self, message: Message) -> None:
+        """Tell the leader, if it is still there."""
+        with self._saying, contextlib.suppress(OSError):
+            self._link.send(message)
+
+    def close(self) -> None:
+        """Let go of the keys and of the store."""
+        if self._claims is not None:
+            self._claims.close()
+        if self._store is not None:
+            self._store.close()
+
+    def _opened(self) -> tuple[Store, Claims]:
+        if self._store is None or self._claims is None:
+            self._store = Store.open(self._place)
+            self._store.put_device(self._runner.device)
+            self._claims = Claims(self._store, holder=self._holder)
+        return self._store, self._claims
 
     def _hear(self) -> None:
         """Take messages as they come: what is to be compiled must not wait for a trial to end."""
@@ -126,21 +148,20 @@ class _Member:
         self._stopped.set()
         self._claims.close()
         with contextlib.suppress(OSError):
-            self._say(Stopped())
+            self.say(Stopped())
         self._heard.put(Stop())
 
-    def _say(self, message: Message) -> None:
-        with self._saying:
-            self._link.send(message)
-
     def _do(self, message: Message) -> None:
+        if isinstance(message, Stop):
+            return
+        _, claims = self._opened()
         if isinstance(message, Take):
-            self._say(Taken(message.keys, frozenset(self._claims.take(message.keys))))
+            self.say(Taken(message.keys, frozenset(claims.take(message.keys))))
         elif isinstance(message, Drop):
-            self._claims.give_back(message.keys)
-            self._say(Dropped(message.keys))
+            claims.give_back(message.keys)
+            self.say(Dropped(message.keys))
         elif isinstance(message, Account):
-            self._say(Account(self._runner.spent()))
+            self.say(Account(self._runner.spent()))
         elif isinstance(message, Measure):
             self._measure(message)
         elif isinstance(message, Screen) and self._begin(message):
@@ -148,13 +169,13 @@ class _Member:
 
     def _begin(self, job: Screen) -> bool:
         """Take note of a job, and meet the vendor where it is new. False if the key is lost."""
-        if not self._claims.holds(job.key):
-            self._say(Lost(job.job))
+        if not self._opened()[1].holds(job.key):
+            self.say(Lost(job.job))
             return False
         problem = job.key.problem
         if problem not in self._met:
             self._met.add(problem)
-            self._say(Met(problem, self._runner.vendor(problem)))
+            self.say(Met(problem, self._runner.vendor(problem)))
         self._jobs |= {(problem, config): job for config in job.configs}
         return True
 
@@ -163,7 +184,7 @@ class _Member:
         for problem, trial in self._runner.screen([(job.key.problem, c) for c in job.configs]):
             found = self._jobs.pop((problem, trial.config))
             self._keep(found.key, [trial])
-            self._say(Tried(found.job, trial))
+            self.say(Tried(found.job, trial))
             while not self._stopped.is_set():
                 try:
                     message = self._heard.get_nowait()
@@ -177,17 +198,17 @@ class _Member:
                 return
 
     def _measure(self, job: Measure) -> None:
-        if not self._claims.holds(job.key):
-            self._say(Lost(job.job))
+        if not self._opened()[1].holds(job.key):
+            self.say(Lost(job.job))
             return
         problem = job.key.problem
         finals = self._runner.finals(problem, job.configs)
         self._keep(job.key, finals.trials)
         made = {t.config: self._runner.provenance(problem, t.config) for t in finals.trials}
-        self._say(Measured(job.job, finals, made))
+        self.say(Measured(job.job, finals, made))
 
-    def _keep(self, key: TuningKey, trials: tuple[Trial, ...] | list[Trial]) -> None:
-        """Store trials, as `KeySearch` takes them."""
-        self._store.add_trials(
+    def _keep(self, key: TuningKey, trials: Iterable[Trial]) -> None:
+        """Store trials, as the leader takes them."""
+        self._opened()[0].add_trials(
             key, [(t, self._runner.provenance(key.problem, t.config)) for t in map(sound, trials)]
         )

@@ -27,10 +27,6 @@ class Post:
     seed: int = 0
     compilers: int | None = None
     """Compiler processes; as many as there are cores unless it is given."""
-    server: bool = False
-    """Whether the store is on a server, so that workers of any host can share it."""
-    host: str = ""
-    """The host of the run's leader."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class FleetRunner:
     def __init__(self, squad: Squad, ground: Ground, close: Callable[[], None]) -> None:
         self.claims = FleetClaims(squad)
         self._squad = squad
-        self._ground = ground
+        self.ground = ground
         self._close = close
         self._begun: dict[TuningKey, Job] = {}
         self._made: dict[tuple[Problem, Config], Provenance] = {}
@@ -67,21 +67,21 @@ class FleetRunner:
     @property
     def device(self) -> DeviceInfo:
         """The GPU whose kind the results are for."""
-        return self._ground.device
+        return self.ground.device
 
     @property
     def origin(self) -> Origin:
         """`MEASURED`, or `REPLAYED` where nothing is measured."""
-        return self._ground.origin
+        return self.ground.origin
 
     def space(self, problem: Problem) -> Space:
         """Return the configs that can be tried for a problem."""
-        return self._ground.space(problem)
+        return self.ground.space(problem)
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:
         """Say where a result comes from: of a finalist, what its worker said."""
         made = self._made.get((problem, config))
-        return made or self._ground.provenance(problem, config)
+        return made or self.ground.provenance(problem, config)
 
     def announce(self, work: Sequence[tuple[Problem, Config]]) -> None:
         """Have configs tried, if the run has their keys: it is going to ask for all of them."""

@@ -1,8 +1,8 @@
 """The workers on one kind of GPU: who has which key, and who does what next.
 
-Each key is with one worker, which has leased it. Its jobs go there, in order, and no worker has more
-than a few at a time. One that has nothing to do takes a key over from the one with the most to do:
-so all end at about the same time, however long keys take, and who joins later gets work as well.
+Each key is with one worker, which has leased it. Its jobs go there, in order, and no worker has
+more than a few at a time. One that has nothing to do takes a key over from the one with the most to
+do: so all end at about the same time, however long keys take, and who joins later has work as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable
 
 from tunekit.cache import Holder
 from tunekit.config import Config
-from tunekit.errors import TuneError
 from tunekit.fleet.jobs import Job, Place, State
 from tunekit.fleet.messages import (
     Account,
