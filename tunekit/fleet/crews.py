@@ -8,6 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -130,19 +131,31 @@ class Threads:
     def __init__(self, posts: Sequence[Post]) -> None:
         self._planned = posts
         self._links: dict[int, _Queues] = {}
+        self._hear: Hear | None = None
 
     @property
     def planned(self) -> int:
         """How many workers there are to be at the start."""
         return len(self._planned)
 
+    @property
+    def size(self) -> int:
+        """How many workers there have been."""
+        return len(self._links)
+
     def start(self, hear: Hear) -> None:
         """Start the workers."""
-        for number, post in enumerate(self._planned, 1):
-            link = self._links[number] = _Queues(lambda m, n=number: hear(n, m))  # type: ignore[misc]
-            threading.Thread(
-                target=_serve_here, args=(link, post), name=f"tunekit-worker-{number}", daemon=True
-            ).start()
+        self._hear = hear
+        for post in self._planned:
+            self.add(post)
+
+    def add(self, post: Post) -> None:
+        """Start another worker, at any time."""
+        number = len(self._links) + 1
+        link = self._links[number] = _Queues(partial(self._say, number))
+        threading.Thread(
+            target=_serve_here, args=(link, post), name=f"tunekit-worker-{number}", daemon=True
+        ).start()
 
     def send(self, worker: int, message: Message) -> None:
         """Send a message to a worker."""
@@ -153,6 +166,10 @@ class Threads:
 
     def close(self) -> None:
         """Do nothing: they end when they are told to stop."""
+
+    def _say(self, worker: int, message: Message) -> None:
+        assert self._hear is not None
+        self._hear(worker, message)
 
 
 class _Queues:

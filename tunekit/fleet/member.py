@@ -146,9 +146,10 @@ class _Member:
     def _stop(self) -> None:
         """Let the keys go at once, whatever is being tried: a trial that has not ended is lost."""
         self._stopped.set()
-        self._claims.close()
-        with contextlib.suppress(OSError):
-            self.say(Stopped())
+        claims = self._claims
+        if claims is not None:
+            claims.close()
+        self.say(Stopped())
         self._heard.put(Stop())
 
     def _do(self, message: Message) -> None:
