@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tunekit.recording import Recording
-from tunekit.replay import shipped_recordings
-
-FAKES = Path(__file__).parents[1] / "fakes"
-
-
-LEADER = "import sys; sys.path.insert(0, sys.argv.pop(1)); import slow_replay; "
-LEADER += "slow_replay.main(*sys.argv[1:])"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.fixture
 def slow(monkeypatch):
-    """The stand-ins that take their time, which the processes that start here can import too."""
-    monkeypatch.syspath_prepend(str(FAKES))
+    """Workers that take their time; the processes that are started here can import them too."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
     import slow_replay
 
     return slow_replay
 
 
-@pytest.fixture(scope="session")
-def recording(tmp_path_factory):
+@pytest.fixture
+def recording(slow, tmp_path):
     """A few problems of the recording that ships; gives the file."""
-    whole = Recording.load(shipped_recordings()[0])
-    chosen = [p for p in sorted(whole.problems) if p.dtype == "bfloat16"][::9]
-    small = replace(whole, problems={p: whole.problems[p] for p in chosen})
-    path = tmp_path_factory.mktemp("recording") / "small.json.gz"
-    small.save(path)
+    path = tmp_path / "small.json.gz"
+    slow.small_recording(path, 4)
     return path
 
 
@@ -48,14 +36,14 @@ def place(request, tmp_path):
 
 
 @pytest.fixture
-def start(recording, place, tmp_path):
+def start(slow, recording, place, tmp_path):
     """Start a run of slow workers in a process of its own; it prints what happens."""
     started = []
 
     def run(kind="processes", workers=2, trials=16, seconds=0.02):
-        command = [sys.executable, "-c", LEADER, FAKES, kind, workers, place, recording]
+        log = tmp_path / "log"
         leader = subprocess.Popen(
-            [str(part) for part in (*command, trials, seconds, tmp_path / "log")],
+            slow.command(kind, workers, place, recording, trials, seconds, log),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         started.append(leader)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tunekit.kernels import FAMILIES, family
-from tunekit.timing import PROTOCOL
 from tunekit.trial import Origin
 from tunekit.version import VERSION
 
@@ -15,6 +14,8 @@ def made_by(origin: Origin) -> dict[str, str]:
         return found
     import torch
     import triton
+
+    from tunekit.timing import PROTOCOL  # loads torch, which a replay has no need of
 
     found |= {"torch": str(torch.__version__), "triton": triton.__version__, "protocol": PROTOCOL}
     for name in FAMILIES:
