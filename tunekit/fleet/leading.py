@@ -152,33 +152,36 @@ class Lead:
         """Have others go on where a worker has ended."""
         with self._known:
             hello = self._hellos.pop(worker, None)
-            never_came = worker not in self._heard_of
+            unexpected = hello is not None or worker not in self._heard_of
             self._note_start(worker)
+            ended = self._stopping or isinstance(message, Stopped) or not unexpected
+            again = replace and not ended and self._may_replace(message)
+            self._starting += again
             self._known.notify_all()
-        if self._stopping or isinstance(message, Stopped) or (hello is None and not never_came):
+        if ended:
             return
         if hello is not None:
             self._squads[hello.device.slug].leave(worker)
-        if replace:
-            self._replace(worker, message.how)
+        if again:
+            self._crew.replace(worker)
         self._check()
 
-    def _note_start(self, worker: int) -> None:
-        if worker not in self._heard_of:
-            self._heard_of.add(worker)
-            self._starting = max(0, self._starting - 1)
-
-    def _replace(self, worker: int, how: str) -> None:
+    def _may_replace(self, message: Stopped | Gone) -> bool:
+        """Say whether a worker is started where one has died, and tell what happened."""
+        how = message.how if isinstance(message, Gone) else ""
         self._deaths += 1
         if self._deaths > MOST_DEATHS:
             self._reason = TuneError(
                 f"{self._deaths} workers died with no trial in between, the last one {how}"
             )
-            return
+            return False
         _log.warning("a worker %s: its keys go to others, and another one is started", how)
-        with self._known:
-            self._starting += 1
-        self._crew.replace(worker)
+        return True
+
+    def _note_start(self, worker: int) -> None:
+        if worker not in self._heard_of:
+            self._heard_of.add(worker)
+            self._starting = max(0, self._starting - 1)
 
     def _check(self) -> None:
         """End the run of a kind of GPU if nobody is left to go on with it."""
