@@ -83,6 +83,8 @@ def run_tune(request: TuneRequest) -> int:
             problems = dict.fromkeys(shape.problem for shape in shapes)
             # A stale key that cannot be tried is told of with the others, and stops none.
             tried = [] if request.stale else problems
+            for runner in crew.runners:
+                runner.prepare(list(tried))
             spaces = [runner.space(problem) for runner in crew.runners for problem in tried]
             if request.record is not None:
                 _check_record(request.record, crew.runners[0])

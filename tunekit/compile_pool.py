@@ -21,14 +21,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from tunekit.build_claims import BuildClaims, build_number
 from tunekit.child import Child, ChildError, forget_output
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
-from tunekit.errors import TuneError
+from tunekit.errors import TuneError, TunekitError
 from tunekit.kernels import FAMILIES, family
 from tunekit.key import Problem
+from tunekit.space import Space
 from tunekit.trial import Status
 
 _log = logging.getLogger(__name__)
@@ -74,10 +76,11 @@ Build = Callable[[Problem, Config, DeviceInfo], Compiled]
 @dataclass(slots=True)
 class _Task:
     problem: Problem
-    config: Config
+    config: Config | None
+    """None asks for the problem's space."""
     device: DeviceInfo
     number: int
-    future: Future[Compiled]
+    future: Future[Any]
 
 
 @dataclass(slots=True)
@@ -105,6 +108,7 @@ class CompilePool:
         """Time that compilations took, of all workers together."""
         self._build = build or compile_config
         self._known: dict[Hashable, Future[Compiled]] = {}
+        self._spaces: dict[tuple[Problem, DeviceInfo], Future[Space]] = {}
         self._queue: deque[_Task] = deque()
         self._later: deque[tuple[float, _Task]] = deque()
         """What others are building, and when to ask for it again; the first is due first."""
@@ -128,13 +132,28 @@ class CompilePool:
             future = self._known.get(key)
             if future is None:
                 future = self._known[key] = Future()
-                if self._broken is not None:
-                    future.set_exception(self._broken)
-                else:
-                    number = build_number(key, os.environ.get("TRITON_CACHE_DIR"))
-                    self._queue.append(_Task(problem, config, device, number, future))
-                    os.eventfd_write(self._bell, 1)
+                number = build_number(key, os.environ.get("TRITON_CACHE_DIR"))
+                self._ask(_Task(problem, config, device, number, future))
         return future
+
+    def space(self, problem: Problem, device: DeviceInfo) -> Future[Space]:
+        """Have a problem's space enumerated, a part of a second's work that needs no compiler.
+
+        The result is a `TunekitError` where the problem has none.
+        """
+        with self._lock:
+            future = self._spaces.get((problem, device))
+            if future is None:
+                future = self._spaces[problem, device] = Future()
+                self._ask(_Task(problem, None, device, -1, future))
+        return future
+
+    def _ask(self, task: _Task) -> None:
+        if self._broken is not None:
+            task.future.set_exception(self._broken)
+            return
+        self._queue.append(task)
+        os.eventfd_write(self._bell, 1)
 
     @property
     def compilations(self) -> int:
@@ -156,7 +175,8 @@ class CompilePool:
         os.close(self._bell)
         for worker in self._workers:
             worker.child.kill()
-        for future in self._known.values():
+        asked: list[Future[Any]] = [*self._known.values(), *self._spaces.values()]
+        for future in asked:
             future.cancel()
 
     def _start(self) -> _Worker:
@@ -174,7 +194,8 @@ class CompilePool:
 
     def _listen(self) -> None:
         """Wait until a worker answers, ends or is late, or somebody rings."""
-        ends = [w.started + self.timeout_s for w in self._workers if w.task is not None]
+        busy = [w for w in self._workers if w.task is not None and w.task.config is not None]
+        ends = [worker.started + self.timeout_s for worker in busy]
         ends += [self._later[0][0]] if self._later else []
         left = max(0.0, min(ends) - time.monotonic()) if ends else None
         by_connection = {worker.child.connection: worker for worker in self._workers}
@@ -216,6 +237,8 @@ class CompilePool:
         elif isinstance(message, Compiled):
             self._deaths = 0
             self._finish(worker, message)
+        elif isinstance(message, (Space, TunekitError)):
+            self._take_space(worker, message)
         elif isinstance(message, Elsewhere):
             if worker.task is not None:
                 self._later.append((time.monotonic() + AGAIN_S, worker.task))
@@ -223,16 +246,27 @@ class CompilePool:
         else:
             worker.ready, worker.begun = True, worker.task is not None
 
+    def _take_space(self, worker: _Worker, found: Space | TunekitError) -> None:
+        task, worker.task, worker.begun = worker.task, None, False
+        if task is not None:
+            with suppress(InvalidStateError):  # it was cancelled
+                if isinstance(found, Space):
+                    task.future.set_result(found)
+                else:
+                    task.future.set_exception(found)
+
     def _end_late(self) -> None:
         now = time.monotonic()
         for worker in [w for w in self._workers if w.task is not None]:
+            if worker.task is not None and worker.task.config is None:
+                continue  # as long as it takes
             if now - worker.started >= self.timeout_s:
                 text = f"the compiler ran over {self.timeout_s:g} s"
                 self._finish(worker, Compiled(Status.TIMEOUT, text))
                 self._replace(worker)
 
     def _died(self, worker: _Worker, how: str) -> None:
-        if worker.begun:
+        if worker.begun and worker.task is not None and worker.task.config is not None:
             self._finish(worker, Compiled(Status.COMPILE_ERROR, how))
         else:
             self._deaths += 1
@@ -260,7 +294,8 @@ class CompilePool:
         """Fail everything pending: no config is to blame for it."""
         with self._lock:
             self._broken = error
-            pending = [future for future in self._known.values() if not future.done()]
+            asked: list[Future[Any]] = [*self._known.values(), *self._spaces.values()]
+            pending = [future for future in asked if not future.done()]
         for future in pending:
             with suppress(InvalidStateError):
                 future.set_exception(error)
@@ -287,11 +322,21 @@ def serve(connection: Connection, build: Build) -> None:
     while True:
         problem, config, device, number = connection.recv()
         forget_output()
+        if config is None:
+            connection.send(_space(problem, device))
+            continue
         with claims.claim(number) as claimed:
             if claimed:
                 connection.send("begun")
                 outcome: Compiled | Unwritable = _built(build, problem, config, device)
         connection.send(outcome if claimed else Elsewhere())
+
+
+def _space(problem: Problem, device: DeviceInfo) -> Space | TunekitError:
+    try:
+        return family(problem.family).space(problem, device)
+    except TunekitError as error:
+        return error
 
 
 def _built(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -74,6 +75,7 @@ class GpuRunner:
         self._lock: GpuLock | None = None
         self._vendor: dict[Problem, Measurement | None] = {}
         self._untaken: list[tuple[Problem, Trial]] = []
+        self._spaces: dict[Problem, Future[Space]] = {}
         self._screening = 0
         """Trials of the screening under way that were not taken yet."""
 
@@ -87,8 +89,15 @@ class GpuRunner:
         """The processes this runner has started: the one that measures, then the compilers."""
         return [self._process.pid, *self._pool.pids]
 
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Have the compilers, which are idle at first, enumerate spaces side by side."""
+        for problem in problems:
+            self._spaces[problem] = self._pool.space(problem, self.device)
+
     def space(self, problem: Problem) -> Space:
         """Return every legal config of the problem on this GPU."""
+        if problem in self._spaces:
+            return self._spaces[problem].result()
         return family(problem.family).space(problem, self.device)
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:

@@ -83,6 +83,9 @@ class ReplayRunner:
             raise RecordingError(self._not_recorded(problem))
         return found
 
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Do nothing: the spaces are in the recording."""
+
     def space(self, problem: Problem) -> Space:
         """Return the configs recorded for a problem.
 

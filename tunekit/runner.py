@@ -45,6 +45,9 @@ class Runner(Protocol):
     def origin(self) -> Origin:
         """`MEASURED`, or `REPLAYED` where nothing is measured."""
 
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Tell which problems' spaces will be asked for soon. Does not wait."""
+
     def space(self, problem: Problem) -> Space:
         """Return the configs that can be tried for a problem.
 

@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from tunekit.cache import Claims, Holder, Store
@@ -30,6 +30,8 @@ from tunekit.fleet.messages import (
     Measured,
     Message,
     Met,
+    Outline,
+    Outlined,
     Post,
     Refused,
     Screen,
@@ -155,6 +157,9 @@ class _Member:
     def _do(self, message: Message) -> None:
         if isinstance(message, Stop):
             return
+        if isinstance(message, Outline):
+            self._outline(message.problems)
+            return
         _, claims = self._opened()
         if isinstance(message, Take):
             self.say(Taken(message.keys, frozenset(claims.take(message.keys))))
@@ -167,6 +172,14 @@ class _Member:
             self._measure(message)
         elif isinstance(message, Screen) and self._begin(message):
             self._screen(message)
+
+    def _outline(self, problems: Sequence[Problem]) -> None:
+        self._runner.prepare(problems)
+        for problem in problems:
+            try:
+                self.say(Outlined(problem, self._runner.space(problem)))
+            except TunekitError as error:
+                self.say(Outlined(problem, error))
 
     def _begin(self, job: Screen) -> bool:
         """Take note of a job, and meet the vendor where it is new. False if the key is lost."""

@@ -11,6 +11,7 @@ from tunekit.device import DeviceInfo
 from tunekit.errors import TunekitError
 from tunekit.key import Problem, TuningKey
 from tunekit.runner import Finals, Runner
+from tunekit.space import Space
 from tunekit.spent import Spent
 from tunekit.trial import Measurement, Origin, Provenance, Trial
 
@@ -60,6 +61,21 @@ class Gone:
     """A worker has ended; `how` says it in words."""
 
     how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Say which configs can be tried for these problems."""
+
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlined:
+    """A problem's space, or why there is none."""
+
+    problem: Problem
+    space: Space | TunekitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +182,6 @@ class Stopped:
 
 
 Message = (
-    Hello | Refused | Broke | Gone | Take | Taken | Drop | Dropped | Compile | Screen | Tried
-    | Met | Measure | Measured | Lost | Account | Stop | Stopped
+    Hello | Refused | Broke | Gone | Outline | Outlined | Take | Taken | Drop | Dropped
+    | Compile | Screen | Tried | Met | Measure | Measured | Lost | Account | Stop | Stopped
 )  # fmt: skip

@@ -12,10 +12,12 @@ from tunekit.compile_pool import cores
 from tunekit.device import cuda_available
 from tunekit.errors import DeviceError
 from tunekit.fleet.crews import Crew, Processes
+from tunekit.fleet.identity import made_by
 from tunekit.fleet.leading import Lead
 from tunekit.fleet.messages import Post
 from tunekit.fleet.ray_crew import LOCAL, RayCrew
 from tunekit.runner import Runner
+from tunekit.trial import Origin
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +73,10 @@ def open_lead(
             posts = [Post(open_runner, device, place, seed)] * (wanted.workers or cores())
         crew = Processes(posts)
     ground = open_runner(device) if device.startswith("replay") else None
-    return Lead(crew, place, ground=ground)
+    lead = Lead(crew, place, ground=ground)
+    if ground is None:
+        made_by(Origin.MEASURED)  # loads the kernels, while the workers do so too
+    return lead
 
 
 def _posts_on_gpus(

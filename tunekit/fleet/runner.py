@@ -74,9 +74,14 @@ class FleetRunner:
         """`MEASURED`, or `REPLAYED` where nothing is measured."""
         return self.ground.origin
 
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Have the workers enumerate spaces, where they have to be."""
+        if self.origin is Origin.MEASURED:
+            self._squad.outline(problems)
+
     def space(self, problem: Problem) -> Space:
         """Return the configs that can be tried for a problem."""
-        return self.ground.space(problem)
+        return self._squad.outlined(problem) or self.ground.space(problem)
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:
         """Say where a result comes from: of a finalist, what its worker said."""

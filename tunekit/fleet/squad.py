@@ -12,10 +12,11 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tunekit.cache import Holder
 from tunekit.config import Config
+from tunekit.errors import TunekitError
 from tunekit.fleet.jobs import Job, Place, State
 from tunekit.fleet.messages import (
     Account,
@@ -27,11 +28,14 @@ from tunekit.fleet.messages import (
     Measured,
     Message,
     Met,
+    Outline,
+    Outlined,
     Take,
     Taken,
     Tried,
 )
 from tunekit.key import Problem, TuningKey
+from tunekit.space import Space
 from tunekit.spent import Spent
 from tunekit.trial import Measurement, Trial
 
@@ -57,6 +61,8 @@ class Squad:
         self._jobs: dict[int, Job] = {}
         self._stream: deque[tuple[Job, Trial]] = deque()
         self._vendors: dict[Problem, Measurement | None] = {}
+        self._outlines: dict[Problem, int] = {}
+        self._spaces: dict[Problem, Space | TunekitError] = {}
         self._accounts: dict[int, Spent | None] = {}
         self._error: Exception | None = None
 
@@ -103,6 +109,8 @@ class Squad:
                 return
             if isinstance(message, Tried):
                 self._tried(worker, message)
+            elif isinstance(message, Outlined):
+                self._spaces[message.problem] = message.space
             elif isinstance(message, Met):
                 self._vendors[message.problem] = message.vendor
             elif isinstance(message, Measured):
@@ -145,6 +153,33 @@ class Squad:
                 place = self._places.pop(key, None)
                 if place is not None and place.state is State.HELD and place.worker is not None:
                     self._send(place.worker, Drop((key,)))
+
+    def outline(self, problems: Sequence[Problem]) -> None:
+        """Have the workers enumerate spaces, each its share."""
+        with self._changed:
+            workers = list(self._members)
+            for place, worker in enumerate(workers):
+                share = tuple(problems[place :: len(workers)])
+                if share:
+                    self._outlines |= dict.fromkeys(share, worker)
+                    self._send(worker, Outline(share))
+
+    def outlined(self, problem: Problem) -> Space | None:
+        """Wait for a space that was asked for. None if it was not, or its worker has ended.
+
+        Raises:
+            TunekitError: there is none.
+        """
+
+        def worker_is_at_it() -> bool:
+            return problem not in self._spaces and self._outlines.get(problem) in self._members
+
+        with self._changed:
+            self._wait(lambda: not worker_is_at_it())
+            found = self._spaces.get(problem)
+        if isinstance(found, TunekitError):
+            raise found
+        return found
 
     def vendor(self, problem: Problem) -> Measurement | None:
         """Return the vendor's first time as far as it is known: nobody waits for it."""

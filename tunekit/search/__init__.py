@@ -13,7 +13,7 @@ The default sampler, `transfer`, is such a sampler of our own. All searches of a
 from __future__ import annotations
 
 from tunekit.search.budget import DEFAULT_TRIALS, Budget
-from tunekit.search.experience import Experience
+from tunekit.search.experience import Experience, load_forests
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.roofline import least_us
 from tunekit.search.searcher import SAMPLERS, Searcher
@@ -27,6 +27,7 @@ __all__ = [
     "Searcher",
     "StudyStorage",
     "least_us",
+    "load_forests",
     "open_storage",
     "shipped_experience",
 ]

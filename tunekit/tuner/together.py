@@ -16,6 +16,7 @@ from tunekit.cache import Store
 from tunekit.fleet.leading import Lead
 from tunekit.fleet.opening import Wanted, open_lead
 from tunekit.runner import Runner
+from tunekit.search import load_forests
 from tunekit.spent import Spent
 from tunekit.tuner.events import Event, Listener, TuneReport
 
@@ -53,6 +54,7 @@ def opened(
     else:
         lead = open_lead(open_runner, device, cache, wanted, seed=seed)
         try:
+            load_forests()  # while the workers start
             crew = Crew(lead.runners(wanted.patience_s), lead)
         except BaseException:
             lead.close()
