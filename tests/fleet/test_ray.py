@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tunekit.cli import main
-
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fleet_kills.py"
 
 
@@ -28,9 +26,3 @@ def test_nothing_is_lost_when_actors_and_the_leader_are_killed():
     assert (found["kills_of_a_worker"], found["kills_of_the_leader"]) == (3, 2)
     assert found["failures"] == []
     assert found["longest_until_free_s"] < found["lease_seconds"]
-
-
-def test_without_ray_one_line_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(["tune", "--shape", "512,512,512", "--device", "replay", "--ray"]) == 1
-    assert "pip install 'tunekit-triton[ray]'" in capsys.readouterr().err

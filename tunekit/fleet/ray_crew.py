@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,9 @@ LOCAL = "local"
 
 POLL_S = 5.0
 """How long an actor may have nothing to say before it is asked again."""
+
+REACH_S = 10.0
+"""How long a cluster may take to answer at all."""
 
 GROW_S = 2.0
 """How often the leader looks whether hosts have joined."""
@@ -122,6 +126,7 @@ class RayCrew:
     def _connect(self, address: str, workers: int | None) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
+            _reach(address)
             if address != LOCAL:
                 self._ray.init(address=address, **quiet)
                 return
@@ -129,7 +134,7 @@ class RayCrew:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             count = max(cores(), workers or 0)
             self._ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
-        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        except (OSError, ValueError, RuntimeError, self._ray.exceptions.RayError) as error:
             reason = str(error).strip().split("\n", 1)[0]
             raise TuneError(
                 f"cannot use the Ray cluster {address}: {reason}; see whether `ray status` shows it"
@@ -184,6 +189,20 @@ class RayCrew:
             if node["Alive"] and node["Resources"].get("GPU", 0) >= 1
         ]
         return max(1, min(found, default=1))
+
+
+def _reach(address: str) -> None:
+    """Make sure that something listens at `HOST:PORT`: Ray itself would try for minutes.
+
+    Raises:
+        OSError: nothing does.
+        ValueError: it is an address of another kind.
+    """
+    if "://" in address:
+        raise ValueError("an address is HOST:PORT, as `ray start --head` prints it, or auto")
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
 
 
 def _ray() -> Any:
