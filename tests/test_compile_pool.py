@@ -213,7 +213,7 @@ def test_a_compiler_enumerates_spaces_too():
         none = pool.space(Problem("matmul", 64, 64, 64, "float8_e4m3fn"), KNOWN_DEVICES["sm_80"])
         space = found.result(120)
         assert (space.problem, space.device) == (problem(64), H200)
-        assert CONFIG in space.configs
+        assert len(space) > 100
         assert space.pruned
         with pytest.raises(TunekitError, match="are not supported"):
             none.result(60)
