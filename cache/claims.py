@@ -25,8 +25,10 @@ BEATS = 6
 class Claims:
     """The keys of one run. Threads may share it; a forked child has none of them."""
 
-    def __init__(self, store: Store, *, seconds: float = LEASE_SECONDS) -> None:
-        self.holder = Holder.here()
+    def __init__(
+        self, store: Store, *, seconds: float = LEASE_SECONDS, holder: Holder | None = None
+    ) -> None:
+        self.holder = holder or Holder.here()
         self._store = store
         self._seconds = seconds
         self._held: set[TuningKey] = set()

@@ -17,7 +17,7 @@ from tunekit.child import ChildError
 from tunekit.compile_pool import CompilePool
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
-from tunekit.errors import TuneError
+from tunekit.errors import TuneError, TunekitError
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.key import Problem
 from tunekit.trial import Status
@@ -186,3 +186,38 @@ def test_what_decides_a_compilation_is_in_its_name():
         name(Problem("matmul", 64, 512, 512, "float16", aligned=False)),
     ]
     assert len(set(different)) == len(different)
+
+
+def test_two_pools_never_build_the_same_at_the_same_time(fakes, tmp_path):
+    """As two workers of a run do: what one is at, the other leaves for later."""
+    log = tmp_path / "log"
+    both = [CompilePool(workers=1, build=partial(fakes.build_slowly, log)) for _ in range(2)]
+    try:
+        futures = [
+            pool.submit(problem(64), config(k), H200) for k in (16, 32, 64) for pool in both
+        ]  # fmt: skip
+        assert {future.result(60).status for future in futures} == {Status.OK}
+    finally:
+        for pool in both:
+            pool.close()
+    builds = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
+    assert [k for k, _, _ in builds] == [16, 16, 32, 32, 64, 64]
+    for (_, _, end), (_, begin, _) in zip(builds[::2], builds[1::2], strict=True):
+        assert end <= begin
+
+
+def test_a_compiler_enumerates_spaces_too():
+    pool = CompilePool(workers=1)
+    try:
+        found = pool.space(problem(64), H200)
+        none = pool.space(Problem("matmul", 64, 64, 64, "float8_e4m3fn"), KNOWN_DEVICES["sm_80"])
+        space = found.result(120)
+        assert (space.problem, space.device) == (problem(64), H200)
+        assert len(space) > 100
+        assert space.pruned
+        with pytest.raises(TunekitError, match="are not supported"):
+            none.result(60)
+        assert pool.space(problem(64), H200) is found
+        assert pool.compilations == 0
+    finally:
+        pool.close()

@@ -22,6 +22,7 @@ from tunekit.cli_options import (
     json_option,
     positive,
     usage_line,
+    worker_count,
 )
 from tunekit.cli_reading import READING, completion
 from tunekit.errors import StoreError, TunekitError
@@ -165,6 +166,21 @@ def cli() -> None:
     metavar="URL",
     help="Keep each problem's Optuna study too: sqlite:///FILE, postgresql://... or journal:FILE.",
 )
+@click.option(
+    "--workers",
+    is_flag=False,
+    flag_value="all",
+    metavar="[N]",
+    callback=worker_count,
+    help="Share the work among so many processes, each with a GPU of its own [default: all GPUs].",
+)
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="local",
+    metavar="[ADDRESS]",
+    help="Share it among the GPUs of a Ray cluster, or of one that is started on this host.",
+)
 @click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -185,6 +201,7 @@ def tune(
     tunekit tune --shapes shapes.yaml --sampler exhaustive --record sweep.json.gz
     tunekit tune --stale
     tunekit tune --misses
+    tunekit tune --shapes shapes.yaml --workers
 
     Problems are C (M, N) = A (M, K) @ B (K, N). LAYOUT says for A, then B, whether the last (n) or
     the second-last (t) dimension is contiguous: nt is x @ w.t(), what torch.nn.Linear computes.
@@ -205,6 +222,10 @@ def tune(
 
     A program counts in the cache what it multiplies without a row of its own; --misses tunes those
     problems of this GPU, and forgets the counts of those that have a row then.
+
+    --workers shares the work among the GPUs of this host, --ray among those of a cluster; without
+    a GPU, among cores that replay. Each kind of GPU is tuned once, however many cards there are.
+    Workers on several hosts need a cache on a server: --cache postgresql://USER@HOST/DATABASE.
     """
     stale = settings["stale"]
     if (shapes_file is not None) + bool(shape_texts) + settings["misses"] > 1:
@@ -217,6 +238,10 @@ def tune(
         raise click.UsageError(
             "--stale and --retune exclude each other: one verifies, one searches"
         )
+    for name in ("workers", "ray"):
+        if settings[name] is not None and (stale or settings["record"] is not None):
+            other = "--stale" if stale else "--record"
+            raise click.UsageError(f"{other} works on one GPU: it takes no --{name}")
     searching = ("record", "trials", "least", "patience", "reach", "optuna_storage")
     for name in searching if stale else ():
         if settings[name] is not None:

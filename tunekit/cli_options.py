@@ -74,3 +74,10 @@ def positive(context: click.Context, option: click.Parameter, value: float | Non
     if value is not None and not value > 0:  # not `value <= 0`: nan is refused too
         raise click.BadParameter(f"{value} is not above 0")
     return value
+
+
+def worker_count(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse what is neither a number of workers nor `all`."""
+    if value not in (None, "all") and not (value.isdecimal() and 1 <= int(value) <= 100_000):
+        raise click.BadParameter(f"{value!r} is not a whole number above 0")
+    return value

@@ -16,6 +16,8 @@ from types import FrameType
 
 from tunekit.cache import Store
 from tunekit.errors import ConfigError, RecordingError
+from tunekit.fleet.opening import Wanted
+from tunekit.fleet.runner import FleetRunner
 from tunekit.key import Problem, TuningKey
 from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, paint, say
 from tunekit.progress import Narrator, make_display
@@ -27,8 +29,9 @@ from tunekit.shapes import Shape, load_shapes, parse_shape
 from tunekit.space import Space
 from tunekit.table import SCHEMA, Row, served_rows, table
 from tunekit.trial import Origin, Status
-from tunekit.tuner import Task, TuneReport, open_runner, verify_again
+from tunekit.tuner import Listener, Task, TuneReport, open_runner, verify_again
 from tunekit.tuner import run as run_tasks
+from tunekit.tuner.together import Crew, on_each, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class TuneRequest:
     stale: bool
     record: str | None
     optuna_storage: str | None
+    workers: str | None
+    """How many, or "all"."""
+    ray: str | None
     as_json: bool
     quiet: bool
     verbose: bool
@@ -65,27 +71,43 @@ def run_tune(request: TuneRequest) -> int:
     """
     with _terminable():
         shapes = _shapes(request)
-        runner = open_runner(request.device, seed=request.seed)
-        try:
+        with opened(
+            open_runner, request.device, request.cache, _wanted(request), seed=request.seed
+        ) as crew:
             if request.misses:
-                shapes = _missed(request, runner)
+                shapes = _missed(request, crew.runners)
                 if not shapes:
-                    say(f"nothing to tune: the cache has no misses of {runner.device.slug}")
+                    slugs = _listed(crew.runners)
+                    say(f"nothing to tune: the cache has no misses of {slugs}")
                     _show(request, TuneReport(), [])
                     return 0
             problems = dict.fromkeys(shape.problem for shape in shapes)
             # A stale key that cannot be tried is told of with the others, and stops none.
-            spaces = [] if request.stale else _spaces(request, runner, problems)
+            tried = [] if request.stale else list(problems)
+            for runner in crew.runners:
+                runner.prepare(tried)
+            spaces = _spaces(request, crew.runners, tried)
             if request.record is not None:
-                _check_record(request.record, runner)
+                _check_record(request.record, crew.runners[0])
             with Store.open(request.cache, create=not request.stale) as store:
-                _announce(runner, request)
+                crew.attach(store)
+                for runner in crew.runners:
+                    _announce(runner, request)
                 if request.verbose:
                     for space in spaces:
                         _describe(space)
-                return _tune(request, shapes, runner, store)
-        finally:
-            runner.close()
+                return _tune(request, shapes, crew, store)
+
+
+def _wanted(request: TuneRequest) -> Wanted | None:
+    if request.workers is None and request.ray is None:
+        return None
+    count = None if request.workers in (None, "all") else int(request.workers)
+    return Wanted(count, request.ray)
+
+
+def _listed(runners: Sequence[Runner]) -> str:
+    return " or ".join(runner.device.slug for runner in runners)
 
 
 def _shapes(request: TuneRequest) -> list[Shape]:
@@ -94,23 +116,26 @@ def _shapes(request: TuneRequest) -> list[Shape]:
     return [parse_shape(text) for text in request.shape_texts]
 
 
-def _spaces(request: TuneRequest, runner: Runner, problems: Iterable[Problem]) -> list[Space]:
+def _spaces(
+    request: TuneRequest, runners: Sequence[Runner], problems: Sequence[Problem]
+) -> list[Space]:
     try:
-        return [runner.space(problem) for problem in problems]
+        return [runner.space(problem) for runner in runners for problem in problems]
     except RecordingError as error:
         if request.device != "auto":
             raise
         raise RecordingError(f"no GPU is usable here, and {error}") from error
 
 
-def _missed(request: TuneRequest, runner: Runner) -> list[Shape]:
-    """Return what programs missed on the runner's GPU and can be tuned, the most work first."""
+def _missed(request: TuneRequest, runners: Sequence[Runner]) -> list[Shape]:
+    """Return what programs missed on the runners' GPUs and can be tuned, the most work first."""
+    by_gpu = {runner.device.slug: runner for runner in runners}
     with Store.open(request.cache, create=False) as store:
-        counts = {key: n for key, n in store.misses().items() if key.gpu == runner.device.slug}
+        counts = {key: n for key, n in store.misses().items() if key.gpu in by_gpu}
     shapes = []
     for key, count in counts.items():
         try:
-            runner.space(key.problem)
+            by_gpu[key.gpu].space(key.problem)
         except (ConfigError, RecordingError) as error:
             say(f"warning: a miss that cannot be tuned is left: {error}")
         else:
@@ -124,8 +149,9 @@ def _announce(runner: Runner, request: TuneRequest) -> None:
         why = "no GPU is usable here: " if request.device == "auto" else ""
         made = f"the recording made on {runner.device.name}"
         say(f"{why}replaying {made}; nothing is timed here and the rows are labelled replayed")
-    if isinstance(runner, ReplayRunner) and runner.stale:
-        changed = ", ".join(runner.stale)
+    ground = runner.ground if isinstance(runner, FleetRunner) else runner
+    if isinstance(ground, ReplayRunner) and ground.stale:
+        changed = ", ".join(ground.stale)
         say(
             f"warning: the recording is older than the kernels ({changed} changed since): its rows "
             "will not be served"
@@ -147,19 +173,28 @@ def _describe(space: Space) -> None:
         say(f"  {number} left out by the rule {rule}")
 
 
-def _tune(request: TuneRequest, shapes: Sequence[Shape], runner: Runner, store: Store) -> int:
+def _tune(request: TuneRequest, shapes: Sequence[Shape], crew: Crew, store: Store) -> int:
     display = make_display(sys.stderr, quiet=request.quiet)
     narrator = Narrator(display, verbose=request.verbose)
+    keys = [
+        TuningKey.of(problem, runner.device.slug)
+        for runner in crew.runners
+        for problem in dict.fromkeys(shape.problem for shape in shapes)
+    ]
+
+    def tuned(runner: Runner, tell: Listener) -> TuneReport:
+        return _run(request, shapes, runner, store, tell)
+
     try:
         with display:
-            report = _run(request, shapes, runner, store, narrator)
+            report = on_each(crew.runners, tuned, narrator, crew.close)
     except KeyboardInterrupt:
-        say(_interrupted(narrator, store, shapes, runner))
+        say(_interrupted(narrator, store, keys))
         return INTERRUPTED
     if request.misses:
         store.clear_misses([best.key for best in report.bests])
     _warn_disturbed(report)
-    _show(request, report, _stored(store, shapes, runner))
+    _show(request, report, _stored(store, keys, crew.runners))
     report.raise_failures()
     if not request.quiet and not request.as_json and report.bests:
         say(_next(request, report.bests[0].key, store))
@@ -181,12 +216,12 @@ def _run(
     shapes: Sequence[Shape],
     runner: Runner,
     store: Store,
-    narrator: Narrator,
+    tell: Listener,
 ) -> TuneReport:
     tasks = [Task(shape.problem, shape.count, shape.name) for shape in shapes]
     if request.stale:
         return verify_again(
-            tasks, runner=runner, store=store, seconds=request.seconds, on_event=narrator
+            tasks, runner=runner, store=store, seconds=request.seconds, on_event=tell
         )
     return run_tasks(
         tasks,
@@ -205,18 +240,19 @@ def _run(
         retune=request.retune,
         record=request.record,
         optuna_storage=request.optuna_storage,
-        on_event=narrator,
+        on_event=tell,
     )
 
 
-def _stored(store: Store, shapes: Sequence[Shape], runner: Runner) -> list[Row]:
-    """Return what the cache now serves for the shapes: the numbers that `show` gives too."""
-    gpu = runner.device.slug
-    if not shapes:  # `--stale` of the whole cache
-        return served_rows(store.bests(gpu=gpu), store.failures(gpu=gpu))
-    keys = dict.fromkeys(TuningKey.of(shape.problem, gpu) for shape in shapes)
-    bests = [best for key in keys for best in store.best(key)]
-    return served_rows(bests, store.failures(gpu=gpu))
+def _stored(store: Store, keys: Sequence[TuningKey], runners: Sequence[Runner]) -> list[Row]:
+    """Return what the cache now serves for the keys: the numbers that `show` gives too."""
+    rows: list[Row] = []
+    for gpu in (runner.device.slug for runner in runners):
+        bests = store.bests(gpu=gpu)
+        if keys:  # else it is `--stale` of the whole cache
+            bests = [best for key in keys if key.gpu == gpu for best in store.best(key)]
+        rows += served_rows(bests, store.failures(gpu=gpu))
+    return rows
 
 
 def _show(request: TuneRequest, report: TuneReport, rows: Sequence[Row]) -> None:
@@ -254,9 +290,8 @@ def _warn_disturbed(report: TuneReport) -> None:
     )
 
 
-def _interrupted(narrator: Narrator, store: Store, shapes: Sequence[Shape], runner: Runner) -> str:
+def _interrupted(narrator: Narrator, store: Store, keys: Sequence[TuningKey]) -> str:
     if not narrator.trials:
-        keys = dict.fromkeys(TuningKey.of(shape.problem, runner.device.slug) for shape in shapes)
         kept = sum(sum(store.trial_counts(key).values()) for key in keys)
         if not kept:
             return "interrupted before a trial ended; the same command starts again"

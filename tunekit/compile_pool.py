@@ -3,7 +3,8 @@
 Workers never touch a GPU and leave what they build in Triton's own cache, where the launch finds it
 under the key it would have used itself. Kernels do not depend on sizes, only on what Triton
 specialises on, so configs of many problems share one compilation. A compiler that aborts or hangs
-takes one worker along, with the assembler it may have started, and nothing else.
+takes one worker along, with the assembler it may have started, and nothing else. Where several runs
+or the workers of one share the cache, what one builds another leaves for later, and then finds.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
+from tunekit.build_claims import BuildClaims, build_number
 from tunekit.child import Child, ChildError, forget_output
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
-from tunekit.errors import TuneError
+from tunekit.errors import TuneError, TunekitError
 from tunekit.kernels import FAMILIES, family
 from tunekit.key import Problem
+from tunekit.space import Space
 from tunekit.trial import Status
 
 _log = logging.getLogger(__name__)
@@ -37,6 +41,9 @@ MOST_DEATHS = 3
 
 NICENESS = 10
 """Compilers yield to the tuner and to the process that queues launches: those have deadlines."""
+
+AGAIN_S = 0.05
+"""How long a build that another process is at is left before it is asked for again."""
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _PASSING = (errno.ESTALE, errno.EBUSY, errno.ENOENT)
@@ -58,15 +65,22 @@ class Unwritable:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another process is building it."""
+
+
 Build = Callable[[Problem, Config, DeviceInfo], Compiled]
 
 
 @dataclass(slots=True)
 class _Task:
     problem: Problem
-    config: Config
+    config: Config | None
+    """None asks for the problem's space."""
     device: DeviceInfo
-    future: Future[Compiled]
+    number: int
+    future: Future[Any]
 
 
 @dataclass(slots=True)
@@ -94,7 +108,10 @@ class CompilePool:
         """Time that compilations took, of all workers together."""
         self._build = build or compile_config
         self._known: dict[Hashable, Future[Compiled]] = {}
+        self._spaces: dict[tuple[Problem, DeviceInfo], Future[Space]] = {}
         self._queue: deque[_Task] = deque()
+        self._later: deque[tuple[float, _Task]] = deque()
+        """What others are building, and when to ask for it again; the first is due first."""
         self._lock = threading.Lock()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
@@ -115,12 +132,28 @@ class CompilePool:
             future = self._known.get(key)
             if future is None:
                 future = self._known[key] = Future()
-                if self._broken is not None:
-                    future.set_exception(self._broken)
-                else:
-                    self._queue.append(_Task(problem, config, device, future))
-                    os.eventfd_write(self._bell, 1)
+                number = build_number(key, os.environ.get("TRITON_CACHE_DIR"))
+                self._ask(_Task(problem, config, device, number, future))
         return future
+
+    def space(self, problem: Problem, device: DeviceInfo) -> Future[Space]:
+        """Have a problem's space enumerated, a part of a second's work that needs no compiler.
+
+        The result is a `TunekitError` where the problem has none.
+        """
+        with self._lock:
+            future = self._spaces.get((problem, device))
+            if future is None:
+                future = self._spaces[problem, device] = Future()
+                self._ask(_Task(problem, None, device, -1, future))
+        return future
+
+    def _ask(self, task: _Task) -> None:
+        if self._broken is not None:
+            task.future.set_exception(self._broken)
+            return
+        self._queue.append(task)
+        os.eventfd_write(self._bell, 1)
 
     @property
     def compilations(self) -> int:
@@ -142,7 +175,8 @@ class CompilePool:
         os.close(self._bell)
         for worker in self._workers:
             worker.child.kill()
-        for future in self._known.values():
+        asked: list[Future[Any]] = [*self._known.values(), *self._spaces.values()]
+        for future in asked:
             future.cancel()
 
     def _start(self) -> _Worker:
@@ -160,7 +194,9 @@ class CompilePool:
 
     def _listen(self) -> None:
         """Wait until a worker answers, ends or is late, or somebody rings."""
-        ends = [w.started + self.timeout_s for w in self._workers if w.task is not None]
+        busy = [w for w in self._workers if w.task is not None and w.task.config is not None]
+        ends = [worker.started + self.timeout_s for worker in busy]
+        ends += [self._later[0][0]] if self._later else []
         left = max(0.0, min(ends) - time.monotonic()) if ends else None
         by_connection = {worker.child.connection: worker for worker in self._workers}
         for ready in wait([self._bell, *by_connection], left):
@@ -172,12 +208,20 @@ class CompilePool:
     def _assign(self) -> None:
         for worker in self._workers:
             if worker.ready and worker.task is None:
-                with self._lock:
-                    task = self._queue.popleft() if self._queue else None
+                task = self._next_task()
                 if task is None:
                     return
                 worker.task, worker.begun, worker.started = task, False, time.monotonic()
-                worker.child.send((task.problem, task.config, task.device))
+                worker.child.send((task.problem, task.config, task.device, task.number))
+
+    def _next_task(self) -> _Task | None:
+        """Return what nobody was found to be building, then what may be built by now."""
+        with self._lock:
+            if self._queue:
+                return self._queue.popleft()
+        if self._later and self._later[0][0] <= time.monotonic():
+            return self._later.popleft()[1]
+        return None
 
     def _hear(self, worker: _Worker) -> None:
         try:
@@ -193,19 +237,36 @@ class CompilePool:
         elif isinstance(message, Compiled):
             self._deaths = 0
             self._finish(worker, message)
+        elif isinstance(message, (Space, TunekitError)):
+            self._take_space(worker, message)
+        elif isinstance(message, Elsewhere):
+            if worker.task is not None:
+                self._later.append((time.monotonic() + AGAIN_S, worker.task))
+            worker.task = None
         else:
             worker.ready, worker.begun = True, worker.task is not None
+
+    def _take_space(self, worker: _Worker, found: Space | TunekitError) -> None:
+        task, worker.task, worker.begun = worker.task, None, False
+        if task is not None:
+            with suppress(InvalidStateError):  # it was cancelled
+                if isinstance(found, Space):
+                    task.future.set_result(found)
+                else:
+                    task.future.set_exception(found)
 
     def _end_late(self) -> None:
         now = time.monotonic()
         for worker in [w for w in self._workers if w.task is not None]:
+            if worker.task is not None and worker.task.config is None:
+                continue  # as long as it takes
             if now - worker.started >= self.timeout_s:
                 text = f"the compiler ran over {self.timeout_s:g} s"
                 self._finish(worker, Compiled(Status.TIMEOUT, text))
                 self._replace(worker)
 
     def _died(self, worker: _Worker, how: str) -> None:
-        if worker.begun:
+        if worker.begun and worker.task is not None and worker.task.config is not None:
             self._finish(worker, Compiled(Status.COMPILE_ERROR, how))
         else:
             self._deaths += 1
@@ -233,7 +294,8 @@ class CompilePool:
         """Fail everything pending: no config is to blame for it."""
         with self._lock:
             self._broken = error
-            pending = [future for future in self._known.values() if not future.done()]
+            asked: list[Future[Any]] = [*self._known.values(), *self._spaces.values()]
+            pending = [future for future in asked if not future.done()]
         for future in pending:
             with suppress(InvalidStateError):
                 future.set_exception(error)
@@ -255,12 +317,26 @@ def serve(connection: Connection, build: Build) -> None:
     if build is compile_config:
         for name in FAMILIES:
             family(name)  # takes seconds to import, which no compilation is to be charged for
+    claims = BuildClaims()
     connection.send("ready")
     while True:
-        problem, config, device = connection.recv()
+        problem, config, device, number = connection.recv()
         forget_output()
-        connection.send("begun")
-        connection.send(_built(build, problem, config, device))
+        if config is None:
+            connection.send(_space(problem, device))
+            continue
+        with claims.claim(number) as claimed:
+            if claimed:
+                connection.send("begun")
+                outcome: Compiled | Unwritable = _built(build, problem, config, device)
+        connection.send(outcome if claimed else Elsewhere())
+
+
+def _space(problem: Problem, device: DeviceInfo) -> Space | TunekitError:
+    try:
+        return family(problem.family).space(problem, device)
+    except TunekitError as error:
+        return error
 
 
 def _built(

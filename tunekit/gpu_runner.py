@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -74,6 +75,9 @@ class GpuRunner:
         self._lock: GpuLock | None = None
         self._vendor: dict[Problem, Measurement | None] = {}
         self._untaken: list[tuple[Problem, Trial]] = []
+        self._spaces: dict[Problem, Future[Space]] = {}
+        self._screening = 0
+        """Trials of the screening under way that were not taken yet."""
 
     @property
     def device(self) -> DeviceInfo:
@@ -85,8 +89,15 @@ class GpuRunner:
         """The processes this runner has started: the one that measures, then the compilers."""
         return [self._process.pid, *self._pool.pids]
 
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Have the compilers, which are idle at first, enumerate spaces side by side."""
+        for problem in problems:
+            self._spaces[problem] = self._pool.space(problem, self.device)
+
     def space(self, problem: Problem) -> Space:
         """Return every legal config of the problem on this GPU."""
+        if problem in self._spaces:
+            return self._spaces[problem].result()
         return family(problem.family).space(problem, self.device)
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:
@@ -119,14 +130,20 @@ class GpuRunner:
         """Try configs, giving each trial as it ends: whatever is compiled first comes first."""
         self._take_gpu()
         self._schedule.begin()
+        self._screening = 0
         try:
-            for problem, config in work:
-                compilation = self._pool.submit(problem, config, self.device)
-                self._schedule.add((problem, config), compilation)
-            for _ in work:
+            self.add(work)
+            while self._screening:
+                self._screening -= 1
                 yield self._schedule.next_trial()
         finally:
             self._untaken = self._schedule.give_up()
+
+    def add(self, work: Sequence[Work]) -> None:
+        """Have the screening that is under way try more."""
+        for problem, config in work:
+            self._screening += 1
+            self._schedule.add((problem, config), self._pool.submit(problem, config, self.device))
 
     def untaken(self) -> list[tuple[Problem, Trial]]:
         """Give up a screening, and return the trials that had ended and nobody had taken."""

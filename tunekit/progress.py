@@ -58,7 +58,7 @@ class Narrator:
         if isinstance(event, TrialDone):
             self._trial_done(event)
         elif isinstance(event, RunStarted):
-            self._keys = event.keys
+            self._keys += event.keys  # of each kind of GPU, if there are several
             resumed = f", {event.resumed} trials kept from before" if event.resumed else ""
             doing = "replaying" if event.origin is Origin.REPLAYED else "tuning"
             problems = counted(event.keys, "problem")

@@ -7,6 +7,7 @@ recording, so a row always says where its times were taken.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -49,6 +50,7 @@ class ReplayRunner:
     ) -> None:
         self._recording = recording
         self._source = source
+        self._work: deque[tuple[Problem, Config]] = deque()
 
     @property
     def device(self) -> DeviceInfo:
@@ -81,6 +83,9 @@ class ReplayRunner:
             raise RecordingError(self._not_recorded(problem))
         return found
 
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Do nothing: the spaces are in the recording."""
+
     def space(self, problem: Problem) -> Space:
         """Return the configs recorded for a problem.
 
@@ -102,8 +107,14 @@ class ReplayRunner:
 
     def screen(self, work: Sequence[tuple[Problem, Config]]) -> Iterator[tuple[Problem, Trial]]:
         """Give the recorded trials, in the order asked for."""
-        for problem, config in work:
+        self._work = deque(work)
+        while self._work:
+            problem, config = self._work.popleft()
             yield problem, self._trial(self.recorded(problem), config)
+
+    def add(self, work: Sequence[tuple[Problem, Config]]) -> None:
+        """Give the recorded trials of these too."""
+        self._work.extend(work)
 
     def untaken(self) -> list[tuple[Problem, Trial]]:
         """Return nothing: each trial is looked up when it is asked for."""

@@ -45,6 +45,9 @@ class Runner(Protocol):
     def origin(self) -> Origin:
         """`MEASURED`, or `REPLAYED` where nothing is measured."""
 
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Tell which problems' spaces will be asked for soon. Does not wait."""
+
     def space(self, problem: Problem) -> Space:
         """Return the configs that can be tried for a problem.
 
@@ -69,6 +72,9 @@ class Runner(Protocol):
 
         A failing config is a trial with its status; only a fault of the run itself raises.
         """
+
+    def add(self, work: Sequence[tuple[Problem, Config]]) -> None:
+        """Have the screening that is under way try more. For the thread that takes its trials."""
 
     def untaken(self) -> list[tuple[Problem, Trial]]:
         """Give up a screening, and return the trials that had ended and nobody had taken."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -117,7 +118,9 @@ class SimulatedRunner(ReplayRunner):
 
     def screen(self, work: Sequence[tuple[Problem, Config]]) -> Iterator[tuple[Problem, Trial]]:
         """Screen configs in the order asked for; those recorded as failing fail as they did."""
-        for problem, config in work:
+        self._work = deque(work)
+        while self._work:
+            problem, config = self._work.popleft()
             self._gpu.wait(self._trial_s)
             recorded = self._trial(self.recorded(problem), config)
             works = recorded.status is Status.OK

@@ -62,6 +62,9 @@ class FakeRunner:
         self.announced = []
         self.closed = False
 
+    def prepare(self, problems):
+        """Have nothing to prepare."""
+
     def space(self, problem):
         if problem.family != "matmul":
             raise ProblemError(f"{problem} cannot be tried")

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     import optuna  # noqa: F401
 
 from tunekit.search.budget import DEFAULT_TRIALS, Budget
-from tunekit.search.experience import Experience
+from tunekit.search.experience import Experience, load_forests
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.roofline import least_us
 from tunekit.search.searcher import SAMPLERS, Searcher
@@ -34,6 +34,7 @@ __all__ = [
     "Searcher",
     "StudyStorage",
     "least_us",
+    "load_forests",
     "open_storage",
     "shipped_experience",
 ]

@@ -238,6 +238,11 @@ class Forest:
         return np.array([tree.predict(rows) for tree in trees], dtype=np.float64)
 
 
+def load_forests() -> None:
+    """Load what forests are grown with: a second's work, for whoever waits for something else."""
+    from sklearn.tree import ExtraTreeRegressor  # noqa: F401
+
+
 def believable_us(trial: Trial, problem: Problem, device: DeviceInfo) -> float | None:
     """Return a trial's time in microseconds, infinity for a config that cannot run, else None."""
     found = trial.measurement

@@ -10,6 +10,7 @@ from pathlib import Path
 from tunekit.cache import Store
 from tunekit.device import cuda_available
 from tunekit.errors import DeviceError, ProblemError, RecordingError, ShapesError
+from tunekit.fleet.opening import Wanted
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner, shipped_recordings
@@ -19,6 +20,7 @@ from tunekit.shapes import load_shapes, parse_shape
 from tunekit.tuner.events import Listener, Task, TuneReport
 from tunekit.tuner.rounds import run
 from tunekit.tuner.stale import verify_again
+from tunekit.tuner.together import on_each, opened
 
 Shapes = str | Path | Iterable[Task | Problem | Sequence[int] | str]
 
@@ -41,6 +43,8 @@ def tune(
     stale: bool = False,
     record: str | Path | None = None,
     optuna_storage: str | None = None,
+    workers: int | str | None = None,
+    ray: str | None = None,
     on_event: Listener | None = None,
 ) -> TuneReport:
     """Find and store the fastest right config of each problem.
@@ -49,7 +53,9 @@ def tune(
     layout `nt`, or "M,N,K[,DTYPE[,LAYOUT]]". `cache` is a path or an SQLAlchemy URL; the default is
     where `tunekit.matmul` looks. `trials` is for each key on average, `seconds` for the run, and
     `patience`, `reach` (a part, not percent) and `least` are those of `tunekit.search.Budget`. With
-    `stale`, which needs no shapes, nothing is searched: see `tunekit tune --help`, as for the rest.
+    `stale`, which needs no shapes, nothing is searched. `workers` is a number of processes that
+    share the work, or "all" for one on each GPU; `ray` is the address of a Ray cluster, or "local".
+    See `tunekit tune --help` for these and for the rest.
 
     Raises:
         TunekitError: one line that says what is wrong: shapes, device, cache or recording.
@@ -68,30 +74,39 @@ def tune(
     budget = Budget.for_sampler(
         sampler, trials, seconds, patience=patience, reach=reach, least=least
     )
-    runner = open_runner(device, seed=seed)
-    try:
-        for task in tasks if not stale else ():
-            runner.space(task.problem)  # before the cache file is made
+    wanted = None if workers is None and ray is None else Wanted(_number(workers), ray)
+    if wanted is not None and stale:
+        raise ProblemError("stale verifies key by key: it takes neither workers nor ray")
+    if record is not None and wanted is not None:
+        raise ProblemError("record makes a recording of one GPU: it takes neither workers nor ray")
+    with opened(open_runner, device, cache, wanted, seed=seed) as crew:
+        for runner in crew.runners if not stale else ():
+            runner.prepare([task.problem for task in tasks])
+            for task in tasks:
+                runner.space(task.problem)  # before the cache file is made
         with Store.open(cache, create=not stale) as store:
-            if stale:
-                report = verify_again(
-                    tasks, runner=runner, store=store, seconds=seconds, on_event=on_event
-                )
-            else:
-                report = run(
+            crew.attach(store)
+
+            def tuned(runner: Runner, tell: Listener) -> TuneReport:
+                if stale:
+                    return verify_again(
+                        tasks, runner=runner, store=store, seconds=seconds, on_event=tell
+                    )
+                return run(
                     tasks, runner=runner, store=store, sampler=sampler, budget=budget, seed=seed,
-                    retune=retune, record=record, optuna_storage=optuna_storage, on_event=on_event,
+                    retune=retune, record=record, optuna_storage=optuna_storage, on_event=tell,
                 )  # fmt: skip
-    finally:
-        runner.close()
+
+            report = on_each(crew.runners, tuned, on_event or (lambda event: None), crew.close)
     report.raise_failures()
     return report
 
 
-def open_runner(device: str, *, seed: int = 0) -> Runner:
+def open_runner(device: str, *, seed: int = 0, compilers: int | None = None) -> Runner:
     """Return the runner that `auto`, `cuda`, `cuda:N`, `replay` or `replay:FILE` names.
 
-    `auto` is the first GPU, or without one the recording that ships with tunekit.
+    `auto` is the first GPU, or without one the recording that ships with tunekit. `compilers` is
+    how many processes compile for a GPU: as many as there are cores unless it is given.
 
     Raises:
         DeviceError: the name is none of these, or the GPU is not there.
@@ -103,7 +118,7 @@ def open_runner(device: str, *, seed: int = 0) -> Runner:
     if name == "cuda" and re.fullmatch(r"(cuda|cuda:[0-9]{1,4})", device):
         from tunekit.gpu_runner import GpuRunner
 
-        return GpuRunner(int(detail or 0), seed=seed)
+        return GpuRunner(int(detail or 0), workers=compilers, seed=seed)
     if name == "replay" and (detail or device == "replay"):
         return ReplayRunner(Recording.load(detail or _shipped()))
     raise DeviceError(f"unknown device {device!r}: use auto, cuda, cuda:N, replay or replay:FILE")
@@ -149,6 +164,14 @@ def _check_settings(sampler: str, seed: int, **counts: int | None) -> None:
             raise ProblemError(f"{name} must be a whole number above 0, not {count!r}")
     if not (_is_whole(seed) and 0 <= seed < 1 << 32):
         raise ProblemError(f"seed must be a whole number from 0 to 2^32 - 1, not {seed!r}")
+
+
+def _number(workers: int | str | None) -> int | None:
+    if workers is None or workers == "all":
+        return None
+    if not (_is_whole(workers) and int(workers) > 0):
+        raise ProblemError(f'workers must be a whole number above 0, or "all", not {workers!r}')
+    return int(workers)
 
 
 def _check_numbers(**numbers: float | None) -> None:

@@ -44,6 +44,8 @@ class Plan:
     """What the keys of the run share of what they and earlier runs tried."""
     storage: StudyStorage | None = None
     """Where Optuna's studies are kept, beside the trials in the store."""
+    stored: bool = False
+    """Whether the runner stores what it tries itself, as the workers of a fleet do."""
 
 
 class KeySearch:
@@ -203,13 +205,16 @@ class KeySearch:
                 self._learn(self.tried[config])
         return trial
 
-    def finish(self) -> KeyDone | KeyFailed:
+    def distance(self) -> Distance | None:
+        """Return how far the best tried may be from the best there is, as the search sees it."""
+        return self._search().distance() if ranked(self.tried.values()) else None
+
+    def finish(self, distance: Distance | None) -> KeyDone | KeyFailed:
         """Measure the fastest configs again beside the vendor's call, choose, and store the best.
 
         Screening only says who takes part: it ran at other times, on a cooler or hotter device.
         """
         order = ranked(self.tried.values())
-        distance = self._search().distance() if order else None
         for _ in range(ATTEMPTS):
             count = contenders(order)
             entrants = [trial.config for trial in order[:count]]
@@ -293,7 +298,8 @@ class KeySearch:
         return found
 
     def _put(self, trials: Sequence[Trial]) -> None:
-        self._store.add_trials(self.key, [(t, self._provenance(t.config)) for t in trials])
+        if not self._plan.stored:
+            self._store.add_trials(self.key, [(t, self._provenance(t.config)) for t in trials])
 
     def _provenance(self, config: Config) -> Provenance:
         return self._runner.provenance(self.task.problem, config)

@@ -9,8 +9,9 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from tunekit.cache import Store
+from tunekit.cache import Claims, Store
 from tunekit.errors import TuneError
+from tunekit.fleet.runner import FleetRunner
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.runner import Runner
@@ -18,6 +19,7 @@ from tunekit.search import SAMPLERS, Budget, open_storage
 from tunekit.trial import Trial
 from tunekit.tuner.dealing import Dealer
 from tunekit.tuner.events import (
+    KeyDone,
     KeyFailed,
     KeyLeft,
     KeySkipped,
@@ -29,8 +31,12 @@ from tunekit.tuner.events import (
     merged_tasks,
 )
 from tunekit.tuner.experience import stored_experience
+from tunekit.tuner.finishing import Finishing
 from tunekit.tuner.key_search import KeySearch, Plan
-from tunekit.tuner.sharing import Sharing
+from tunekit.tuner.sharing import Leases, Sharing
+
+FINALS_AHEAD = 4
+"""Keys whose finals are asked for at a time, for each worker of a fleet."""
 
 
 def run(
@@ -74,8 +80,10 @@ def run(
         problems = [task.problem for task in merged]
         known = stored_experience(store, runner, seed=seed, new=problems if retune else ())
     storage = None if optuna_storage is None else open_storage(optuna_storage)
-    plan = Plan(sampler, budget, seed, retune, moves, known, storage)
-    session = _Session(runner, store, plan, clock, on_event, sleep)
+    fleet = runner if isinstance(runner, FleetRunner) else None
+    plan = Plan(sampler, budget, seed, retune, moves, known, storage, stored=fleet is not None)
+    claims = Claims(store) if fleet is None else fleet.claims
+    session = _Session(runner, store, plan, claims, clock, on_event, sleep)
     keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
     if record is not None:
         session.record_to(Path(record), keys)
@@ -91,6 +99,7 @@ class _Session:
         runner: Runner,
         store: Store,
         plan: Plan,
+        claims: Leases,
         clock: Callable[[], float],
         on_event: Listener | None,
         sleep: Callable[[float], None],
@@ -107,7 +116,9 @@ class _Session:
         self._dealer = Dealer()
         self._searching = ThreadPoolExecutor(1, "tunekit-search")
         self._proposals: dict[KeySearch, Future[None]] = {}
-        self._sharing = Sharing(store, self._tell, sleep)
+        self._sharing = Sharing(store, claims, self._tell, sleep)
+        at_once = FINALS_AHEAD * runner.width if isinstance(runner, FleetRunner) else None
+        self._finishing = Finishing(self._conclude, at_once=at_once)
         self._recording: Recording | None = None
         self._record: Path | None = None
 
@@ -129,6 +140,7 @@ class _Session:
             self._tune(keys)
         finally:
             self._searching.shutdown(cancel_futures=True)
+            self._finishing.close()
         order = [key.key for key in keys]  # they end as their compilations do
         self._report.bests.sort(key=lambda best: order.index(best.key))
         self._report.failed.sort(key=lambda failure: order.index(failure.key))
@@ -181,6 +193,7 @@ class _Session:
             self._round(left, first=first)
             left = [key for key in left if key not in self._finished]
             first = False
+        others += self._finishing.wait()
 
     def _undone(self, keys: list[KeySearch]) -> list[KeySearch]:
         """Return the keys that other runs have not tuned meanwhile; their results are taken."""
@@ -248,6 +261,7 @@ class _Session:
         for problem, trial in screening:
             key = by_problem[problem]
             self._keep(key, trial)
+            self._finishing.settle()
             if key.untried:
                 pass
             elif key.finished:
@@ -276,6 +290,7 @@ class _Session:
 
     def _keep(self, key: KeySearch, trial: Trial) -> None:
         trial = key.keep(trial)
+        key.meet_vendor()  # of a fleet it is known once its worker has said it
         self._report.counts[trial.status] += 1
         vendor_us = None if key.vendor is None else key.vendor.median_us
         done = len(key.tried)
@@ -285,7 +300,9 @@ class _Session:
         self._finished.add(key)
         if key in self._proposals:  # time is over: nobody will try them
             self._proposals.pop(key).result()
-        outcome = key.finish()
+        self._finishing.begin(key)
+
+    def _conclude(self, key: KeySearch, outcome: KeyDone | KeyFailed) -> None:
         self._save(key)
         if isinstance(outcome, KeyFailed):
             self._report.failed.append(outcome)

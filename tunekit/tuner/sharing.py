@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
-from tunekit.cache import Claims, Store
+from tunekit.cache import Store
+from tunekit.key import TuningKey
 from tunekit.tuner.events import KeysAwaited, Listener
 from tunekit.tuner.key_search import KeySearch
 
@@ -12,14 +14,32 @@ POLL_SECONDS = 1.0
 """How often a run that waits for others looks whether they are done."""
 
 
+class Leases(Protocol):
+    """The keys of a run, which `Claims` leases for its own process and a fleet for its workers."""
+
+    def take(self, keys: Collection[TuningKey]) -> set[TuningKey]:
+        """Claim those of the keys that no other run has, and return them."""
+
+    def holds(self, key: TuningKey) -> bool:
+        """Say whether a key is still this run's."""
+
+    def give_back(self, keys: Collection[TuningKey]) -> None:
+        """Let others have keys."""
+
+    def close(self) -> None:
+        """Let others have every key."""
+
+
 class Sharing:
     """The part that one run has in tuning the keys of a store."""
 
-    def __init__(self, store: Store, tell: Listener, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self, store: Store, claims: Leases, tell: Listener, sleep: Callable[[float], None]
+    ) -> None:
         self._store = store
+        self._claims = claims
         self._tell = tell
         self._sleep = sleep
-        self._claims = Claims(store)
 
     def claim(self, keys: list[KeySearch]) -> list[KeySearch]:
         """Lease keys and return those that are now this run's, with what others found for them."""

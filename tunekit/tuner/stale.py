@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from tunekit.cache import Store
+from tunekit.cache import Claims, Store
 from tunekit.config import Config
 from tunekit.differences import Difference, fingerprint_differences, version_differences
 from tunekit.errors import ConfigError, RecordingError
@@ -129,7 +129,7 @@ def verify_again(
     if found.stale:
         store.put_device(runner.device)
     runner.announce([(task.problem, config) for task, configs in found.stale for config in configs])
-    with closing(Sharing(store, tell, time.sleep)) as sharing:
+    with closing(Sharing(store, Claims(store), tell, time.sleep)) as sharing:
         for number, (task, configs) in enumerate(found.stale):
             if number and seconds is not None and clock() - started > seconds:
                 break

@@ -1,0 +1,247 @@
+"""The leader's side: opening workers, hearing them, and telling them apart by their kind of GPU."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime, timezone
+
+from tunekit.cache import Holder, Store
+from tunekit.config import Config
+from tunekit.device import DeviceInfo
+from tunekit.errors import DeviceError, StoreError, TuneError, TunekitError
+from tunekit.fleet.crews import Crew
+from tunekit.fleet.identity import made_by
+from tunekit.fleet.messages import Broke, Gone, Hello, Message, Refused, Stop, Stopped, Tried
+from tunekit.fleet.runner import FleetRunner, Ground
+from tunekit.fleet.squad import Squad
+from tunekit.kernels import family
+from tunekit.key import Problem
+from tunekit.space import Space
+from tunekit.trial import Fingerprint, Origin, Provenance
+
+_log = logging.getLogger(__name__)
+
+MOST_DEATHS = 5
+"""Workers that may die with no trial in between before none is started any more."""
+
+STOP_S = 5.0
+"""How long workers may take to give their leases back."""
+
+
+def is_on_server(place: str) -> bool:
+    """Say whether a store is where every host can reach it."""
+    return "://" in place and not place.startswith("sqlite")
+
+
+class Lead:
+    """The workers of a run, from their first word to their last."""
+
+    def __init__(self, crew: Crew, place: str, *, ground: Ground | None = None) -> None:
+        """Start them. `ground` is what they replay, if they do; `place` is where the store is."""
+        self._crew = crew
+        self._place = place
+        self._ground = ground
+        self._store: Store | None = None
+        self._squads: dict[str, Squad] = {}
+        self._hellos: dict[int, Hello] = {}
+        self._first: dict[str, Hello] = {}
+        self._known = threading.Condition()
+        self._starting = crew.planned
+        self._heard_of: set[int] = set()
+        """Workers that are no longer starting."""
+        self._stopping = False
+        self._deaths = 0
+        self._reason: TunekitError | None = None
+        self._made_by: dict[Origin, dict[str, str]] = {}
+        crew.start(self._hear)
+
+    def runners(self, patience_s: float) -> list[FleetRunner]:
+        """Wait for the workers and return a runner for each kind of GPU they have.
+
+        It waits for the first as long as it takes, and for the others so many seconds more.
+
+        Raises:
+            TunekitError: none of them can work, and why.
+        """
+        with self._known:
+            self._known.wait_for(lambda: self._hellos or not self._starting)
+            self._known.wait_for(lambda: not self._starting, patience_s)
+            if not self._hellos:
+                raise self._reason or TuneError("no worker could be started")
+            return [
+                FleetRunner(self._squads[slug], self._ground_of(hello), self.close)
+                for slug, hello in self._first.items()
+            ]
+
+    def attach(self, store: Store) -> None:
+        """Say through which store the leases of workers that die are given back."""
+        self._store = store
+
+    def close(self) -> None:
+        """Have the workers give back what they have, and end them."""
+        with self._known:
+            if self._stopping:
+                return
+            self._stopping = True
+            for squad in self._squads.values():
+                squad.fail(TuneError("the run was ended"))
+            for worker in self._hellos:
+                self._crew.send(worker, Stop())
+            self._known.wait_for(lambda: not self._hellos, STOP_S)
+        self._crew.close()
+
+    def _hear(self, worker: int, message: Message) -> None:
+        if isinstance(message, Tried):
+            self._deaths = 0
+        if isinstance(message, Hello):
+            self._enlist(worker, message)
+        elif isinstance(message, Refused):
+            self._reason = self._reason or message.error
+            self._dismiss(worker, str(message.error))
+        elif isinstance(message, Broke):
+            self._break(message.traceback)
+        elif isinstance(message, (Stopped, Gone)):
+            self._bury(worker, message)
+        elif worker in self._hellos:
+            self._squads[self._hellos[worker].device.slug].hear(worker, message)
+
+    def _enlist(self, worker: int, hello: Hello) -> None:
+        """Take in a worker whose results are comparable with the others'."""
+        why = self._unfit(hello)
+        with self._known:
+            self._note_start(worker)
+            slug = hello.device.slug
+            if why is None:
+                self._hellos[worker] = hello
+                self._first.setdefault(slug, hello)
+                if slug not in self._squads:
+                    self._squads[slug] = Squad(self._crew.send, self._release)
+                self._squads[slug].join(worker, hello)
+            self._known.notify_all()
+        if why is not None:
+            self._reason = self._reason or why
+            _log.warning("a worker is left out: %s", why)
+            self._crew.send(worker, Stop())
+
+    def _unfit(self, hello: Hello) -> TunekitError | None:
+        where = hello.holder.host.partition(" ")[0]
+        if not is_on_server(self._place) and hello.holder.host != Holder.here().host:
+            return StoreError(
+                f"a worker on {where}, which is another host, cannot share the file"
+                f" {self._place}: keep the cache on a server, --cache postgresql://…"
+            )
+        if hello.origin not in self._made_by:
+            self._made_by[hello.origin] = made_by(hello.origin)
+        here = self._made_by[hello.origin]
+        for name in sorted(here.keys() | hello.made_by.keys()):
+            mine, theirs = here.get(name), hello.made_by.get(name)
+            if mine != theirs:
+                return DeviceError(
+                    f"{name} is {theirs} on {where} and {mine} here: install the same on every host"
+                )
+        return None
+
+    def _dismiss(self, worker: int, why: str) -> None:
+        """Go on without a worker that says that it cannot work."""
+        if worker in self._hellos and not self._stopping:
+            _log.warning("a worker has ended: %s", why)
+        self._bury(worker, Gone(why), replace=False)
+
+    def _bury(self, worker: int, message: Stopped | Gone, *, replace: bool = True) -> None:
+        """Have others go on where a worker has ended."""
+        with self._known:
+            hello = self._hellos.pop(worker, None)
+            unexpected = hello is not None or worker not in self._heard_of
+            self._note_start(worker)
+            ended = self._stopping or isinstance(message, Stopped) or not unexpected
+            again = replace and not ended and self._may_replace(message)
+            self._starting += again
+            self._known.notify_all()
+        if ended:
+            return
+        if hello is not None:
+            self._squads[hello.device.slug].leave(worker)
+        if again:
+            self._crew.replace(worker)
+        self._check()
+
+    def _may_replace(self, message: Stopped | Gone) -> bool:
+        """Say whether a worker is started where one has died, and tell what happened."""
+        how = message.how if isinstance(message, Gone) else ""
+        self._deaths += 1
+        if self._deaths > MOST_DEATHS:
+            self._reason = TuneError(
+                f"{self._deaths} workers died with no trial in between, the last one {how}"
+            )
+            return False
+        _log.warning("a worker %s: its keys go to others, and another one is started", how)
+        return True
+
+    def _note_start(self, worker: int) -> None:
+        if worker not in self._heard_of:
+            self._heard_of.add(worker)
+            self._starting = max(0, self._starting - 1)
+
+    def _check(self) -> None:
+        """End the run of a kind of GPU if nobody is left to go on with it."""
+        with self._known:
+            if self._starting:
+                return
+            for squad in self._squads.values():
+                if not squad.size:
+                    squad.fail(self._reason or TuneError("all workers have ended"))
+
+    def _break(self, traceback: str) -> None:
+        error = RuntimeError(f"in a worker:\n{traceback}")
+        for squad in self._squads.values():
+            squad.fail(error)
+        with self._known:
+            self._reason = self._reason or TuneError(f"a worker failed: {traceback[-500:]}")
+            self._starting = 0
+            self._known.notify_all()
+
+    def _release(self, holder: Holder) -> None:
+        if self._store is None:
+            return
+        try:
+            self._store.release(holder)
+        except StoreError as problem:  # they end by themselves
+            _log.warning("the leases of a worker that has ended are not given back: %s", problem)
+
+    def _ground_of(self, hello: Hello) -> Ground:
+        return self._ground or MeasuredElsewhere(hello.device, hello.driver)
+
+
+class MeasuredElsewhere:
+    """A GPU that workers have, and this process need not see."""
+
+    origin = Origin.MEASURED
+
+    def __init__(self, device: DeviceInfo, driver: str) -> None:
+        self.device = device
+        self._driver = driver
+
+    def space(self, problem: Problem) -> Space:
+        """Return every legal config of the problem on this GPU."""
+        return family(problem.family).space(problem, self.device)
+
+    def provenance(self, problem: Problem, config: Config) -> Provenance:
+        """Say where a result of this config for this problem comes from."""
+        import torch
+        import triton
+
+        from tunekit.timing import PROTOCOL
+        from tunekit.version import VERSION
+
+        fingerprint: Fingerprint = family(problem.family).fingerprint(config.variant)
+        return Provenance(
+            fingerprint=fingerprint,
+            protocol=PROTOCOL,
+            tunekit=VERSION,
+            triton=triton.__version__,
+            torch=str(torch.__version__),
+            driver=self._driver,
+            device_name=self.device.name,
+            created_at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )

@@ -1,0 +1,118 @@
+"""A run's runners: one of its own, or one of a fleet for each kind of GPU that the workers have.
+
+Each kind's keys are its own, and so is its search.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from tunekit.cache import Store
+from tunekit.fleet.leading import Lead
+from tunekit.fleet.opening import Wanted, open_lead
+from tunekit.runner import Runner
+from tunekit.search import load_forests
+from tunekit.spent import Spent
+from tunekit.tuner.events import Event, Listener, TuneReport
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """What a run tries its configs with."""
+
+    runners: Sequence[Runner]
+    lead: Lead | None = None
+
+    def attach(self, store: Store) -> None:
+        """Say in which store the run's leases are."""
+        if self.lead is not None:
+            self.lead.attach(store)
+
+    def close(self) -> None:
+        """End whatever was started."""
+        for runner in self.runners:
+            runner.close()
+
+
+@contextmanager
+def opened(
+    open_runner: Callable[..., Runner],
+    device: str,
+    cache: str | Path | None,
+    wanted: Wanted | None,
+    *,
+    seed: int,
+) -> Iterator[Crew]:
+    """Open a device in this process or, if workers are wanted, the devices of them all."""
+    if wanted is None:
+        crew = Crew([open_runner(device, seed=seed)])
+    else:
+        lead = open_lead(open_runner, device, cache, wanted, seed=seed)
+        try:
+            load_forests()  # while the workers start
+            crew = Crew(lead.runners(wanted.patience_s), lead)
+        except BaseException:
+            lead.close()
+            raise
+    try:
+        yield crew
+    finally:
+        crew.close()
+
+
+def on_each(
+    runners: Sequence[Runner],
+    run: Callable[[Runner, Listener], TuneReport],
+    tell: Listener,
+    abort: Callable[[], None],
+) -> TuneReport:
+    """Run on each kind of GPU, all at once, and report as of one run.
+
+    `tell` is called by one thread at a time. If one of them fails, or Ctrl-C is pressed, `abort`
+    has to end them all.
+    """
+    if len(runners) == 1:
+        return run(runners[0], tell)
+    lock = threading.Lock()
+
+    def tell_in_turn(event: Event) -> None:
+        with lock:
+            tell(event)
+
+    with ThreadPoolExecutor(len(runners), "tunekit-kind") as threads:
+        try:
+            pending = {threads.submit(run, runner, tell_in_turn) for runner in runners}
+            reports = []
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                reports += [future.result() for future in done]
+        except BaseException:
+            abort()
+            raise
+    return merged(reports)
+
+
+def merged(reports: Sequence[TuneReport]) -> TuneReport:
+    """Return one report of runs that went on side by side."""
+    whole = TuneReport(seconds=max(report.seconds for report in reports))
+    for report in reports:
+        whole.bests += report.bests
+        whole.failed += report.failed
+        whole.counts += report.counts
+        whole.disturbed += report.disturbed
+        whole.skipped += report.skipped
+        whole.left += report.left
+    whole.bests.sort(key=lambda best: best.key)
+    whole.spent = added([report.spent for report in reports])
+    return whole
+
+
+def added(spent: Sequence[Spent]) -> Spent:
+    """Return where the time of several went, together."""
+    names = [field.name for field in fields(Spent)]
+    return Spent(**{name: sum(getattr(one, name) for one in spent) for name in names})
