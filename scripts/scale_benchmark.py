@@ -92,7 +92,9 @@ def measured(chosen: argparse.Namespace, count: int, folder: Path) -> dict[str, 
     file = folder / "many.json.gz"
     tasks = [Task(problem) for problem in recorded(file, KEYS_EACH * count)]
     place = chosen.database or str(folder / "cache.db")
-    post = Post(partial(open_timed, seconds=chosen.seconds, folder=str(folder)), f"replay:{file}", place)
+    post = Post(
+        partial(open_timed, seconds=chosen.seconds, folder=str(folder)), f"replay:{file}", place
+    )
     crew = Groups([post] * count, chosen.processes)
     lead = Lead(crew, place, ground=ReplayRunner(Recording.load(file)))
     try:
