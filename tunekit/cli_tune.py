@@ -84,8 +84,7 @@ def run_tune(request: TuneRequest) -> int:
             problems = dict.fromkeys(shape.problem for shape in shapes)
             # A stale key that cannot be tried is told of with the others, and stops none.
             tried = [] if request.stale else list(problems)
-            for runner in crew.runners:
-                runner.prepare(tried)
+            crew.prepare(tried, request.sampler)
             spaces = _spaces(request, crew.runners, tried)
             if request.record is not None:
                 _check_record(request.record, crew.runners[0])

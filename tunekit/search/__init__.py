@@ -25,6 +25,7 @@ from tunekit.search.portfolio import shipped_experience
 from tunekit.search.roofline import least_us
 from tunekit.search.searcher import SAMPLERS, Searcher
 from tunekit.search.storage import StudyStorage, open_storage
+from tunekit.search.threads import one_thread
 
 __all__ = [
     "DEFAULT_TRIALS",
@@ -35,6 +36,7 @@ __all__ = [
     "StudyStorage",
     "least_us",
     "load_forests",
+    "one_thread",
     "open_storage",
     "shipped_experience",
 ]

@@ -63,6 +63,18 @@ class Belief:
             row -= seen.T @ seen[:, index]
         return np.asarray(row)
 
+    def _joint(self, places: Whole) -> Matrix:
+        """Return the covariance of some configs with each other, given what was observed."""
+        at, spread = self._coordinates[places], self._spread[:, places]
+        away = np.zeros((len(places), len(places)))
+        for axis in at.T:
+            away += np.abs(axis[:, None] - axis)
+        joint = spread.T @ spread + _OFFSET**2 + self._local * np.exp(-away / _LENGTH)
+        if self._seen:
+            seen = np.array([row[places] for row in self._seen])
+            joint -= seen.T @ seen
+        return np.asarray(joint)
+
     def improvement(self, best: float) -> Matrix:
         """Return by how much each config is expected to be better than `best`."""
         deviation = np.sqrt(np.maximum(self.variance, 1e-12))
@@ -71,12 +83,23 @@ class Belief:
     def lowest(self, free: Sequence[int] | Whole, *, draws: int, seed: int) -> Matrix:
         """Draw the slowdown of the best of some configs, `draws` times."""
         places = np.asarray(free, dtype=np.int64)
-        joint = np.array([self.covariance(int(i))[places] for i in places])
-        values, vectors = np.linalg.eigh((joint + joint.T) / 2)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        root = _root(self._joint(places))
         random = np.random.Generator(np.random.PCG64(seed))
         drawn = self.mean[places] + random.standard_normal((draws, len(places))) @ root.T
         return np.asarray(drawn.min(axis=1))
+
+
+def _root(covariance: Matrix) -> Matrix:
+    """Return a square root of a covariance, which rounding may have made a little indefinite."""
+    size = float(covariance.diagonal().max())
+    for part in (1e-9, 1e-6, 1e-3):
+        try:
+            root = np.linalg.cholesky(covariance + part * size * np.eye(len(covariance)))
+            return np.asarray(root)
+        except np.linalg.LinAlgError:
+            continue
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 def _expected_excess(z: Matrix) -> Matrix:

@@ -80,8 +80,9 @@ def tune(
     if record is not None and wanted is not None:
         raise ProblemError("record makes a recording of one GPU: it takes neither workers nor ray")
     with opened(open_runner, device, cache, wanted, seed=seed) as crew:
+        if not stale:
+            crew.prepare([task.problem for task in tasks], sampler)
         for runner in crew.runners if not stale else ():
-            runner.prepare([task.problem for task in tasks])
             for task in tasks:
                 runner.space(task.problem)  # before the cache file is made
         with Store.open(cache, create=not stale) as store:

@@ -15,7 +15,7 @@ from tunekit.fleet.runner import FleetRunner
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.runner import Runner
-from tunekit.search import SAMPLERS, Budget, open_storage
+from tunekit.search import SAMPLERS, Budget, one_thread, open_storage
 from tunekit.trial import Trial
 from tunekit.tuner.dealing import Dealer
 from tunekit.tuner.events import (
@@ -137,7 +137,8 @@ class _Session:
     def tune(self, keys: list[KeySearch]) -> TuneReport:
         """Take every key to its end and report."""
         try:
-            self._tune(keys)
+            with one_thread():
+                self._tune(keys)
         finally:
             self._searching.shutdown(cancel_futures=True)
             self._finishing.close()

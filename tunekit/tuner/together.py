@@ -15,9 +15,11 @@ from pathlib import Path
 from tunekit.cache import Store
 from tunekit.fleet.leading import Lead
 from tunekit.fleet.opening import Wanted, open_lead
+from tunekit.key import Problem
 from tunekit.runner import Runner
 from tunekit.search import load_forests
 from tunekit.spent import Spent
+from tunekit.trial import Origin
 from tunekit.tuner.events import Event, Listener, TuneReport
 
 
@@ -27,6 +29,13 @@ class Crew:
 
     runners: Sequence[Runner]
     lead: Lead | None = None
+
+    def prepare(self, problems: Sequence[Problem], sampler: str) -> None:
+        """Have what a run needs first made ready, as far as it can be side by side."""
+        for runner in self.runners:
+            runner.prepare(problems)
+        if sampler == "transfer" and self.runners[0].origin is Origin.MEASURED:
+            load_forests()  # while spaces are enumerated and the GPU's process starts
 
     def attach(self, store: Store) -> None:
         """Say in which store the run's leases are."""
