@@ -185,7 +185,7 @@ def test_a_dry_run_makes_no_cache(fill, tmp_path, capsys):
     file, other = tmp_path / "export.json", tmp_path / "other.db"
     assert main(["export-cache", "-o", str(file), "--cache", str(fill(best()))]) == 0
     assert main(["import-cache", str(file), "--cache", str(other), "--dry-run"]) == 0
-    assert "1 rows would be added" in capsys.readouterr().err
+    assert "1 row would be added" in capsys.readouterr().err
     assert not other.exists()
 
 
@@ -200,7 +200,7 @@ def test_an_illegal_row_is_refused_by_number_and_the_rest_is_loaded(fill, tmp_pa
     err = capsys.readouterr().err
     assert "refused: " in err
     assert "block_m" in err
-    assert "1 rows added, 0 replaced, 0 kept as they are, 1 refused" in err
+    assert "1 row added, 0 replaced, 0 kept as they are, 1 refused" in err
 
     alone = tmp_path / "alone.json"
     source = fill(best(64, config=bad), location=tmp_path / "alone.db")
@@ -256,7 +256,7 @@ def test_an_import_makes_the_cache_however_it_is_named(kind, fill, tmp_path, cap
     assert main(["import-cache", str(file), "--cache", location, "--dry-run"]) == 0
     assert (path.read_bytes() if path.exists() else None) == before
     assert main(["import-cache", str(file), "--cache", location]) == 0
-    assert f"{path}: 1 rows added" in capsys.readouterr().err
+    assert f"{path}: 1 row added" in capsys.readouterr().err
     with Store.open(path, create=False) as store:
         assert len(store.bests()) == 1
 

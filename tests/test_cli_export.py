@@ -179,7 +179,7 @@ def test_what_was_written_is_told_with_what_loads_it(form, fill, capsys):
     assert main(["export-cache", "-o", "out.file", *form]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("tunekit: wrote out.file: 2 rows, 0.")
+    assert captured.err.startswith("tunekit: wrote out.file: 2 rows, ")
     assert "tunekit import-cache out.file" in captured.err
 
 

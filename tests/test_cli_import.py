@@ -279,4 +279,4 @@ def test_the_file_that_the_installed_triton_writes_is_read(tmp_path, own_cache, 
     (written,) = (tmp_path / "triton").rglob("*.autotune.json")
     shutil.copy(written, tmp_path)
     assert main(["import-cache", str(written), *SHAPE]) == 0
-    assert "1 rows added" in lines(capsys)[1]
+    assert "1 row added" in lines(capsys)[1]

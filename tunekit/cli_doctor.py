@@ -10,7 +10,7 @@ from tunekit.cache import Store, default_location, examine, file_of, shown_locat
 from tunekit.checkup import Check, Level, gpus, versions
 from tunekit.errors import NoStoreError, StoreError
 from tunekit.lookup import is_verified
-from tunekit.output import Paint, answer, answer_json, answer_width, counted, paint, wrap
+from tunekit.output import Paint, answer, answer_json, answer_width, counted, paint, sized, wrap
 from tunekit.table import served_rows
 from tunekit.trial import Grade
 
@@ -84,7 +84,7 @@ def _file(path: Path) -> Iterator[Check]:
         text = f"{path} has schema {found.schema}, newer than this tunekit's {found.newest_schema}"
         yield Check("cache", Level.PROBLEM, text, "pip install --upgrade tunekit-triton")
     else:
-        size = f"{path}, {found.size_bytes / 1e6:.1f} MB, schema {found.schema}"
+        size = f"{path}, {sized(found.size_bytes)}, schema {found.schema}"
         yield Check("cache", Level.OK, size)
         if found.schema != found.newest_schema:
             text = f"it is brought to schema {found.newest_schema} when it is next opened for"

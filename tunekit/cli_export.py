@@ -16,7 +16,7 @@ from tunekit.errors import StoreError
 from tunekit.kernels import family
 from tunekit.key import TuningKey
 from tunekit.lookup import grade_of, how_to_tune
-from tunekit.output import answer, answer_json, counted, say, write_file
+from tunekit.output import answer, answer_json, counted, say, sized, write_file
 from tunekit.shapes import Shape, load_shapes
 from tunekit.trial import Best, Grade
 from tunekit.which_gpu import which_gpu
@@ -76,7 +76,7 @@ def run_export(request: ExportRequest) -> int:
             write_file(path, text)
         rows = counted(len(store.bests(gpu=request.gpu)), "row")
     say(
-        f"wrote {path}: {rows}, {path.stat().st_size / 1e6:.1f} MB; to load them elsewhere:"
+        f"wrote {path}: {rows}, {sized(path.stat().st_size)}; to load them elsewhere:"
         f" tunekit import-cache {shlex.quote(path.name)}"
     )
     return 0

@@ -26,7 +26,7 @@ from tunekit.device import KNOWN_DEVICES, DeviceInfo, cuda_available, detect
 from tunekit.errors import ExchangeError, NoStoreError, ProblemError
 from tunekit.kernels import family
 from tunekit.key import Problem, TuningKey
-from tunekit.output import say
+from tunekit.output import counted, say
 from tunekit.shapes import DEFAULT_DTYPE, parse_shape, shape_parts
 from tunekit.space import Violation
 
@@ -196,8 +196,9 @@ def _report_import(report: ImportReport, location: str, *, dry_run: bool) -> int
         say(f"row {number} refused: {reason}")
     would = "would be " if dry_run else ""
     say(
-        f"{location}: {report.added} rows {would}added, {report.replaced} {would}replaced, "
-        f"{report.kept} {would}kept as they are, {len(report.refused)} refused"
+        f"{location}: {counted(report.added, 'row')} {would}added,"
+        f" {report.replaced} {would}replaced, {report.kept} {would}kept as they are,"
+        f" {len(report.refused)} refused"
     )
     loaded = report.added + report.replaced + report.kept
     if not loaded and not report.refused:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tunekit.cache import Store
 from tunekit.errors import StoreError
-from tunekit.output import say, write_file
+from tunekit.output import counted, say, sized, write_file
 from tunekit.report import gather, render
 from tunekit.table import served_rows
 
@@ -26,5 +26,7 @@ def run_report(output: str, cache: str | None, gpu: str | None) -> int:
         contents = gather(store, served, gpu=gpu)
     text = render(contents)
     write_file(Path(output), text)
-    say(f"wrote {output}: {len(contents.entries)} problems, {len(text.encode()) / 1e6:.1f} MB")
+    path = Path(output)
+    problems = counted(len(contents.entries), "problem")
+    say(f"wrote {path}: {problems}, {sized(len(text.encode()))}; open {path.resolve().as_uri()}")
     return 0

@@ -107,6 +107,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def sized(number: int) -> str:
+    """Write a number of bytes: `48 kB`, `1.3 MB`."""
+    return f"{number / 1e3:.0f} kB" if number < 1e6 else f"{number / 1e6:.1f} MB"
+
+
 def write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all: a reader never sees half of it.
 
