@@ -104,7 +104,7 @@ def test_the_wheel_names_its_licence_and_its_command(wheel):
     assert licence == (ROOT / "LICENSE").read_bytes()
     assert "License-Expression: Apache-2.0" in metadata
     assert "Requires-Python: >=3.10" in metadata
-    assert re.search(r"^tunekit = tunekit\.cli:main$", scripts, re.MULTILINE)
+    assert re.search(r"^tunekit = tunekit\.__main__:run$", scripts, re.MULTILINE)
 
 
 def test_the_sdist_builds_the_same_wheel(sdist, wheel, tmp_path):
