@@ -9,11 +9,13 @@ import pytest
 
 from tunekit.cache import Store
 from tunekit.cli import main
+from tunekit.cli_explain import parse_words
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.explanation import explain
 from tunekit.kernels import current_fingerprint
 from tunekit.key import Problem, TuningKey
+from tunekit.table import explain_command
 from tunekit.trial import (
     Best,
     Choice,
@@ -168,6 +170,20 @@ def test_the_command_says_it_in_lines_with_units(tuned, capsys, monkeypatch):
         "19.00 us at 2",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1023x1023x1023 bfloat16 nt unaligned",
+        "8x64x64x64 int8 nn -> int32",
+        "64x64x64 float32 nt tf32",
+    ],
+)
+def test_a_problem_is_named_as_show_prints_it(text):
+    problem = parse_words(tuple(text.split()), None, None)
+    assert str(problem) == text
+    assert explain_command(problem).removeprefix("tunekit explain ").strip("'") == text
 
 
 def test_json_is_one_document_with_the_same_numbers(tuned, capsys):

@@ -51,6 +51,22 @@ def test_a_problem_survives_plain_data(problem):
 
 
 @given(problems())
+def test_a_problem_is_read_back_as_it_is_written(problem):
+    assert Problem.parse(str(problem)) == problem
+    assert Problem.parse(f"  {problem} ".replace(" ", "  ")) == problem
+
+
+@pytest.mark.parametrize("text", ["", "512 512 512", "1x2x3", "1x2x3 bfloat16", "1x2x3 a b c"])
+def test_what_is_no_written_problem_is_none(text):
+    assert Problem.parse(text) is None
+
+
+def test_a_written_problem_with_a_wrong_field_is_an_error():
+    with pytest.raises(ProblemError, match="unknown dtype 'bfloat17'"):
+        Problem.parse("1x2x3 bfloat17 nt")
+
+
+@given(problems())
 def test_a_key_survives_plain_data_and_holds_its_problem(problem):
     key = TuningKey.of(problem, "nvidia-h200-sm90-132")
 

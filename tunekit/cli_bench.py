@@ -15,7 +15,7 @@ from tunekit.key import Problem
 from tunekit.output import Paint, answer, answer_json, answer_width, paint, say, wrap
 from tunekit.replay import ReplayRunner
 from tunekit.shapes import load_shapes
-from tunekit.table import lay_out
+from tunekit.table import explain_command, lay_out
 from tunekit.trial import Origin
 from tunekit.tuner import open_runner
 
@@ -107,8 +107,8 @@ def _faults(report: BenchReport, fail_below: float | None) -> Iterator[str]:
         )
         yield (
             f"against {name} the geometric mean is {mean:.3f}, below {fail_below:g}; the worst is"
-            f" {worst.problem} with {worst.ratio(name):.3f}: `tunekit explain {worst.problem.m}"
-            f" {worst.problem.n} {worst.problem.k}` says why"
+            f" {worst.problem} with {worst.ratio(name):.3f}:"
+            f" `{explain_command(worst.problem)}` says why"
         )
 
 

@@ -28,6 +28,11 @@ def parse_words(words: tuple[str, ...], dtype: str | None, layout: str | None) -
         UsageError: it is neither.
         TunekitError: a size, the dtype or the layout is none.
     """
+    if dtype is None and layout is None:
+        text = " ".join(words)
+        written = Problem.parse(text)
+        if written is not None and (written.batch != 1 or len(text.split()) > 3):
+            return written
     parts = [part for part in shape_parts(" ".join(words)) if part]
     sizes, rest = parts[:3], parts[3:]
     if len(sizes) < 3 or not all(size.isdecimal() for size in sizes) or len(rest) > 2:

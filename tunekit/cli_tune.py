@@ -27,7 +27,7 @@ from tunekit.runner import Runner
 from tunekit.search import Budget
 from tunekit.shapes import Shape, load_shapes, parse_shape
 from tunekit.space import Space
-from tunekit.table import SCHEMA, Row, served_rows, table
+from tunekit.table import SCHEMA, Row, explain_command, served_rows, table
 from tunekit.trial import Origin, Status
 from tunekit.tuner import Listener, Task, TuneReport, open_runner, verify_again
 from tunekit.tuner import run as run_tasks
@@ -203,9 +203,8 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], crew: Crew, store: Stor
 def _next(request: TuneRequest, key: TuningKey, store: Store) -> str:
     """Say where the rows are, and what shows more of them."""
     named = "" if request.cache is None else f" --cache {shlex.quote(store.location)}"
-    problem = f"{key.m} {key.n} {key.k}"
     return (
-        f"kept in {store.location}; to look closer: `tunekit explain {problem}{named}`"
+        f"kept in {store.location}; to look closer: `{explain_command(key.problem)}{named}`"
         f" or `tunekit report{named}`"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any
@@ -25,6 +26,10 @@ SCALINGS = ("none", "tensor", "row")
 MAX_SIZE = 1 << 31
 """Sizes stay below this, so that M, N and K fit in 32 bits (their products need not)."""
 
+_WRITTEN = re.compile(
+    r"(?:([0-9]{1,19})x)?([0-9]{1,19})x([0-9]{1,19})x([0-9]{1,19}) (\w+) (\w+)(?: -> (\w+))?"
+    rf"(?: ({'|'.join(PRECISIONS)}))?(?: scaled per (\w+))?( unaligned)?"
+)
 _ALIASES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 
@@ -75,6 +80,26 @@ class Problem:
         """Bytes that must move at least: each operand read once, the result written once."""
         size, out = ITEMSIZE[self.dtype], ITEMSIZE[self.out_dtype]
         return self.batch * ((self.m + self.n) * self.k * size + self.m * self.n * out)
+
+    @classmethod
+    def parse(cls, text: str, *, family: str = "matmul") -> Problem | None:
+        """Read a problem from what `str` makes of it, or return None if it is not of that form.
+
+        Raises:
+            ProblemError: a field is not what a problem may have.
+        """
+        found = _WRITTEN.fullmatch(" ".join(text.split()))
+        if found is None:
+            return None
+        batch, m, n, k, dtype, layout, out, precision, scaling, unaligned = found.groups()
+        return cls(
+            *(family, int(m), int(n), int(k), dtype, out or ""),
+            precision=precision or "ieee",
+            layout=layout,
+            aligned=unaligned is None,
+            scaling=scaling or "none",
+            batch=int(batch or 1),
+        )
 
     def leading_dimensions(self) -> tuple[int, int]:
         """Return the leading dimensions, in elements, of densely stored A and B."""

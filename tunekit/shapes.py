@@ -84,6 +84,13 @@ def parse_shape(text: str) -> Shape:
         ShapesError: the text is not of that form.
     """
     parts = shape_parts(text)
+    if len(parts) > 5:  # with what the short form leaves to the rule
+        try:
+            written = Problem.parse(text, family=FAMILY)
+        except ProblemError as error:
+            raise ShapesError(f"shape {text!r}: {error}") from error
+        if written is not None:
+            return Shape(written)
     if not 3 <= len(parts) <= 5:
         raise ShapesError(f"shape {text!r} is not of the form M,N,K[,DTYPE[,LAYOUT]]")
     for name, part in zip("mnk", parts[:3], strict=True):

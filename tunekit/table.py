@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 from tunekit.differences import Difference, fingerprint_differences
 from tunekit.kernels import current_fingerprint
-from tunekit.key import TuningKey
+from tunekit.key import Problem, TuningKey
 from tunekit.lookup import grade_of, is_verified, order_of
 from tunekit.output import Paint, plain, wrap
 from tunekit.trial import Best, Choice, Grade, Measurement, Status
@@ -166,6 +167,12 @@ def _coloured(cells: Sequence[str], paint: Paint) -> str:
         return line
     place = len(cells[0]) + 2
     return line[:place] + paint(chosen, fg=colour) + line[place + len(chosen) :]
+
+
+def explain_command(problem: Problem) -> str:
+    """Return the command that explains a problem."""
+    text = str(problem)
+    return f"tunekit explain {shlex.quote(text) if '>' in text else text}"
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
