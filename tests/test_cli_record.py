@@ -72,6 +72,7 @@ def test_a_program_runs_as_by_itself_and_is_written_though_it_fails(script, capf
     captured = capfd.readouterr()
     assert captured.out == "__main__ ['7', '--x', '-o', 'y'] 1 beside typed\n"
     assert "KeyError: 'stop'" in captured.err
+    assert "program.py" not in captured.err  # as Python shows it, without what watches
     assert "not recorded: 1 product of another kind, aten.mm in float64" in captured.err
     assert "4 problems, 8 products" in captured.err
     assert recorded(tmp_path / "out.yaml") == {

@@ -103,6 +103,7 @@ def _end(number: int, frame: types.FrameType | None) -> None:
 def run_as_main(kind: str, target: str, arguments: list[str]) -> None:
     """Run a program as Python runs it when it is told to."""
     main_module = types.ModuleType("__main__")
+    sys.excepthook = _show_error
     if kind == "module":
         spec = _module_spec(target)
         code = spec.loader.get_code(spec.name) if isinstance(spec.loader, InspectLoader) else None
@@ -123,6 +124,17 @@ def run_as_main(kind: str, target: str, arguments: list[str]) -> None:
     # multiprocessing finds what is pickled by the second name, in a child that it spawned.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main_module
     exec(code, main_module.__dict__)
+
+
+def _show_error(
+    kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+) -> None:
+    """Show what ended the program as Python does: from its own first frame on, without ours."""
+    first = trace
+    while first is not None and first.tb_frame.f_code is not run_as_main.__code__:
+        first = first.tb_next
+    shown = trace if first is None else first.tb_next
+    sys.__excepthook__(kind, error.with_traceback(shown), shown)
 
 
 def _module_spec(name: str) -> ModuleSpec:
