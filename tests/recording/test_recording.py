@@ -183,6 +183,14 @@ def test_a_recording_can_be_extended_on_its_own_device(recording, file, device, 
         Recording.extend(tmp_path / "no" / "new.json.gz", device)
 
 
+def test_a_folder_that_may_not_be_written_is_found_before_anything_is_measured(
+    device, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tunekit.recording.recording.os.access", lambda *how: False)
+    with pytest.raises(RecordingError, match="is not writable"):
+        Recording.extend(tmp_path / "new.json.gz", device)
+
+
 def copy_of(recording, **changed):
     whole = {"sources": dict(recording.sources), "problems": dict(recording.problems)}
     return replace(recording, **{**whole, **changed})

@@ -199,11 +199,13 @@ class Recording:
         """Return the recording in a file to add to it, or an empty one if there is no file yet.
 
         Raises:
-            RecordingError: the file is damaged, of another device, or its folder does not exist.
+            RecordingError: the file is damaged, of another device, or cannot be written there.
         """
         path = Path(path)
         if not path.parent.is_dir():
             raise RecordingError(f"cannot write {path}: there is no folder {path.parent}")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise RecordingError(f"cannot write {path}: {path.parent} is not writable")
         if not path.exists():
             return Recording(device)
         found = Recording.load(path)
