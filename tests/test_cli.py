@@ -235,6 +235,17 @@ def test_a_shell_that_completes_is_given_commands_and_options():
     ]
 
 
+@pytest.mark.parametrize(
+    "before", [["tune", "--shapes"], ["tune", "--cache"], ["import-cache"], ["report", "-o"]]
+)
+def test_a_shell_completes_files_where_files_are_meant(before):
+    from click.shell_completion import BashComplete
+
+    complete = BashComplete(cli, {}, "tunekit", "_TUNEKIT_COMPLETE")
+    (item,) = complete.get_completions(before, "sha")
+    assert (item.value, item.type) == ("sha", "file")
+
+
 @pytest.mark.parametrize("on_terminal", [True, False])
 def test_there_are_colours_on_a_terminal_and_nowhere_else(on_terminal, monkeypatch):
     from tunekit.checkup import Check, Level

@@ -16,6 +16,7 @@ import click
 from tunekit import __version__
 from tunekit.cli_files import FILES
 from tunekit.cli_options import (
+    FILE,
     Commands,
     cache_option,
     gpu_option,
@@ -101,7 +102,9 @@ def cli() -> None:
 
 
 @cli.command(short_help="Fill the cache: find the fastest right config of each problem.")
-@click.option("--shapes", "shapes_file", metavar="FILE", help="YAML file with the problems.")
+@click.option(
+    "--shapes", "shapes_file", type=FILE, metavar="FILE", help="YAML file with the problems."
+)
 @click.option(
     "--shape",
     "shape_texts",
@@ -181,7 +184,9 @@ def cli() -> None:
     metavar="[ADDRESS]",
     help="Share it among the GPUs of a Ray cluster, or of one that is started on this host.",
 )
-@click.option("--record", metavar="FILE", help="Write what was measured as a recording to replay.")
+@click.option(
+    "--record", type=FILE, metavar="FILE", help="Write what was measured as a recording to replay."
+)
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--verbose", is_flag=True, help="Show each trial and what the space leaves out.")

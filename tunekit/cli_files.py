@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tunekit.cli_options import cache_option, gpu_option, json_option
+from tunekit.cli_options import FILE, cache_option, gpu_option, json_option
 
 POLICIES = ("faster", "newer", "keep", "replace", "fail")
 FORMATS = ("json", "sqlite")
@@ -14,7 +14,7 @@ FORMATS = ("json", "sqlite")
 
 
 @click.command("export-cache", short_help="Write the cache as one file, for another machine.")
-@click.option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here instead of to stdout.")
 @cache_option
 @gpu_option
 @click.option(
@@ -31,6 +31,7 @@ FORMATS = ("json", "sqlite")
 @click.option(
     "--check",
     "shapes_file",
+    type=FILE,
     metavar="SHAPES",
     help="Export nothing: list the problems of a shapes file that no row serves on this GPU (or "
     "that of --gpu, or the only one of the cache), and exit 1 if there are any.",
@@ -54,7 +55,7 @@ def export_cache(**options: Any) -> int:
 
 
 @click.command("import-cache", short_help="Load a file that `export-cache` wrote.")
-@click.argument("file")
+@click.argument("file", type=FILE)
 @cache_option
 @click.option(
     "--on-conflict",
@@ -98,6 +99,7 @@ def import_cache(**options: Any) -> int:
     "--output",
     default="shapes.yaml",
     show_default=True,
+    type=FILE,
     metavar="FILE",
     help="The shapes file; one that is there is added to.",
 )

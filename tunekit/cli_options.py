@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -51,10 +52,25 @@ def usage_line(error: click.UsageError) -> str:
     return f"{text[:1].lower()}{text[1:]}{stop} see `{path} --help`"
 
 
+class FileName(click.types.StringParamType):
+    """Any text, which a shell completes as a path. What is wrong with a file, its reader says."""
+
+    name = "file"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Leave it to the shell."""
+        return [CompletionItem(incomplete, type="file")]
+
+
+FILE = FileName()
+
+
 def cache_option(command: _Command) -> _Command:
     """Add `--cache`."""
     text = "Path or SQLAlchemy URL of the cache, instead of TUNEKIT_CACHE or the default."
-    return click.option("--cache", metavar="URL", help=text)(command)
+    return click.option("--cache", type=FILE, metavar="URL", help=text)(command)
 
 
 def gpu_option(command: _Command) -> _Command:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tunekit.cli_options import cache_option, gpu_option, json_option, positive
+from tunekit.cli_options import FILE, cache_option, gpu_option, json_option, positive
 
 COMPARISONS = ("torch", "inductor", "triton-list")
 """What the benchmark offers, repeated here so that `--help` need not load it."""
@@ -56,7 +56,9 @@ def explain(
 
 
 @click.command(short_help="Compare with torch, Inductor and a fixed list of configs.")
-@click.option("--shapes", "shapes_file", metavar="FILE", required=True, help="As for `tune`.")
+@click.option(
+    "--shapes", "shapes_file", type=FILE, metavar="FILE", required=True, help="As for `tune`."
+)
 @click.option(
     "--against",
     default=COMPARISONS[0],
@@ -123,6 +125,7 @@ def doctor(cache: str | None, as_json: bool) -> int:
 @click.option(
     "-o",
     "--output",
+    type=FILE,
     metavar="FILE",
     default="report.html",
     show_default=True,
