@@ -153,10 +153,11 @@ def _make_folder(folder: Path) -> None:
         raise StoreError(
             f"cannot make the cache folder {folder}: {error.strerror}: name another with --cache"
         ) from error
-    if not folder.is_dir():
-        raise StoreError(f"cannot make the cache in {folder}: it is not a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise StoreError(f"cannot make the cache in {folder}: the folder is not writable")
+    fault = None if folder.is_dir() else "not a folder"
+    if fault is None and not os.access(folder, os.W_OK | os.X_OK):
+        fault = "not writable"
+    if fault is not None:
+        raise StoreError(f"cannot make the cache in {folder}: it is {fault}: name another --cache")
 
 
 def _open_file(path: Path, *, create: bool) -> Database:

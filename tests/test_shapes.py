@@ -174,6 +174,9 @@ def test_a_malformed_file_is_one_line_that_names_the_place(write, case):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "shapes.yaml").write_text("shapes: [[1, 1, 1]]")
+    with pytest.raises(ShapesError, match=r"did you mean .*/shapes\.yaml\?"):
+        load_shapes(tmp_path / "shape.yml")
     with pytest.raises(ShapesError, match="no such shapes file"):
         load_shapes(tmp_path / "absent.yaml")
     with pytest.raises(ShapesError, match="is a folder"):

@@ -7,6 +7,7 @@ and an alias that refers to itself or multiplies cannot cost more than the file 
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 import re
@@ -150,7 +151,7 @@ class _Reader:
             with path.open("rb") as file:
                 raw = file.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError:
-            raise ShapesError(f"no such shapes file: {path}") from None
+            raise ShapesError(f"no such shapes file: {path}{_meant(path)}") from None
         except IsADirectoryError:
             raise ShapesError(f"{path} is a folder, not a shapes file") from None
         except (OSError, ValueError) as error:
@@ -307,6 +308,18 @@ class _Reader:
         if node is None:
             return ShapesError(f"{self._path} {what}")
         return ShapesError(f"{self._path}:{node.start_mark.line + 1}: {what}")
+
+
+def _meant(path: Path) -> str:
+    """Say which file there may have been meant."""
+    try:
+        there = [file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml")]
+    except OSError:
+        there = []
+    near = difflib.get_close_matches(path.name, there, n=1)
+    if near:
+        return f": did you mean {path.with_name(near[0])}?"
+    return ": `tunekit tune --help` shows how one is written"
 
 
 def _natural(**fields: Any) -> Problem:

@@ -182,7 +182,8 @@ class Recording:
         except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
             raise RecordingError(f"{path} is damaged or not a recording") from error
         except OSError as error:
-            raise RecordingError(f"cannot read {path}: {error.strerror or error}") from error
+            reason = error.strerror or error
+            raise RecordingError(f"cannot read the recording {path}: {reason}") from error
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise RecordingError(f"{path} is not a recording")
         if plain.get("schema") != SCHEMA:
