@@ -220,6 +220,7 @@ def _bars(name: str, value: str, title: str, ticks: str, labels: str) -> Spec:
     x = _field(value, "quantitative", title, axis={"tickCount": 5, "format": ticks})
     return _chart(
         usermeta=_rows(name, 22),
+        padding={"left": 5, "top": 5, "bottom": 5, "right": 48},  # for the longest bar's label
         encoding={"y": y, "x": x},
         layer=[
             {"mark": {"type": "bar", "color": TRITON}},
