@@ -20,17 +20,14 @@ import platform
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slow_replay import SlowReplay
-from worker_groups import Groups
+from worker_groups import Groups, open_timed
 
 import tunekit
 from tunekit.cache import Store
@@ -92,7 +89,9 @@ def measured(chosen: argparse.Namespace, count: int, folder: Path) -> dict[str, 
     file = folder / "many.json.gz"
     tasks = [Task(problem) for problem in recorded(file, KEYS_EACH * count)]
     place = chosen.database or str(folder / "cache.db")
-    post = Post(partial(open_timed, seconds=chosen.seconds, folder=str(folder)), f"replay:{file}", place)
+    post = Post(
+        partial(open_timed, seconds=chosen.seconds, folder=str(folder)), f"replay:{file}", place
+    )
     crew = Groups([post] * count, chosen.processes)
     lead = Lead(crew, place, ground=ReplayRunner(Recording.load(file)))
     try:
@@ -149,71 +148,6 @@ def needs(run: dict[str, Any], trial_s: float) -> dict[str, Any]:
         "writes_in_flight": round(rate * run["write_ms_median"] / 1e3, 1),
         "connections": MANY,
     }
-
-
-class TimedReplay(SlowReplay):
-    """A slow replay that notes what its worker's time was spent on."""
-
-    def __init__(self, recording: Recording, seconds: float, folder: Path) -> None:
-        super().__init__(recording, seconds, None)
-        self._folder = folder
-        self._slept = 0.0
-        self._cpu = time.thread_time()
-
-    def screen(self, work: Sequence[Any]) -> Iterator[Any]:
-        """Give the recorded trials, slowly."""
-        for found in super().screen(work):
-            self._slept += self.seconds
-            yield found
-
-    def finals(self, problem: Problem, configs: Sequence[Any]) -> Any:
-        """Give the recorded finals, slowly."""
-        self._slept += self.seconds
-        return super().finals(problem, configs)
-
-    def close(self) -> None:
-        """Leave a note."""
-        note = {
-            "slept_s": self._slept,
-            "writes_ms": WRITES.pop(threading.get_ident(), []),
-            "cpu_s": time.thread_time() - self._cpu,
-        }
-        name = f"worker-{os.getpid()}-{threading.get_ident()}.json"
-        (self._folder / name).write_text(json.dumps(note))
-
-
-WRITES: dict[int, list[float]] = {}
-"""How long each transaction with trials took, in milliseconds, by thread."""
-
-
-def open_timed(
-    device: str, *, seed: int = 0, compilers: int | None = None, seconds: float, folder: str
-) -> TimedReplay:
-    """Open a replay, and time the transactions of this process."""
-    if not hasattr(Store.add_trials, "timed"):
-        plain = Store.add_trials
-
-        def add_trials(self: Store, *arguments: Any) -> None:
-            began = time.perf_counter()
-            plain(self, *arguments)
-            spent_ms = 1e3 * (time.perf_counter() - began)
-            WRITES.setdefault(threading.get_ident(), []).append(spent_ms)
-
-        add_trials.timed = True  # type: ignore[attr-defined]
-        Store.add_trials = add_trials  # type: ignore[method-assign]
-    return TimedReplay(loaded(device.partition(":")[2]), seconds, Path(folder))
-
-
-_LOADED: dict[str, Recording] = {}
-_LOADING = threading.Lock()
-
-
-def loaded(file: str) -> Recording:
-    """Load a recording once for all workers of a process."""
-    with _LOADING:
-        if file not in _LOADED:
-            _LOADED[file] = Recording.load(file)
-        return _LOADED[file]
 
 
 def recorded(path: Path, count: int) -> list[Problem]:
