@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from store_values import clear
 from worker_groups import Groups, open_timed
 
 import tunekit
@@ -40,8 +41,8 @@ from tunekit.search import Budget
 from tunekit.tuner import Task, run
 
 COUNTS = (1, 2, 4, 8, 16, 64)
-KEYS_EACH = 3
-TRIALS = 24
+KEYS_EACH = 2
+TRIALS = 80
 TRIAL_S = 0.5
 MANY = 1000
 """GPUs whose needs are calculated."""
@@ -98,34 +99,37 @@ def measured(chosen: argparse.Namespace, count: int, folder: Path) -> dict[str, 
         (runner,) = lead.runners(120)
         with Store.open(place) as store:
             lead.attach(store)
-            began, computed = time.monotonic(), time.process_time()
+            began, computed = time.time(), time.process_time()
             report = run(
                 tasks, runner=runner, store=store, sampler="random",
                 budget=Budget(trials=chosen.trials),
             )  # fmt: skip
-            wall_s, leader_s = time.monotonic() - began, time.process_time() - computed
+            wall_s, leader_s = time.time() - began, time.process_time() - computed
             stored = sum(store.tried().values())
     finally:
         lead.close()
+        clear(place)
     notes = [json.loads(path.read_text()) for path in folder.glob("worker-*.json")]
     assert len(notes) == count, "a worker has left no note"
     assert stored == report.trials_run == chosen.trials * len(tasks)
-    return summary(notes, wall_s, leader_s, report.trials_run)
+    return summary(notes, began, wall_s, leader_s, report.trials_run)
 
 
 def summary(
-    notes: list[dict[str, Any]], wall_s: float, leader_s: float, trials: int
+    notes: list[dict[str, Any]], began: float, wall_s: float, leader_s: float, trials: int
 ) -> dict[str, Any]:
     """Return what came of a run, from what its workers noted."""
+    first, last = min(note["first"] for note in notes), max(note["last"] for note in notes)
     writes = sorted(ms for note in notes for ms in note["writes_ms"])
     slept = sum(note["slept_s"] for note in notes)
-    # A worker's time ends with its last trial or finals; the slowest one's is the run's.
     return {
         "workers": len(notes),
         "trials": trials,
         "wall_s": round(wall_s, 2),
         "trials_per_second": round(trials / wall_s, 2),
         "share_measuring": round(slept / (len(notes) * wall_s), 4),
+        "begins_after_s": round(first - began, 2),
+        "share_measuring_from_first_to_last": round(slept / len(notes) / (last - first), 4),
         "share_storing": round(sum(writes) / 1e3 / (len(notes) * wall_s), 4),
         "write_ms_median": round(statistics.median(writes), 2),
         "write_ms_p99": round(writes[int(len(writes) * 0.99)], 2),

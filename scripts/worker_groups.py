@@ -115,22 +115,29 @@ class TimedReplay(SlowReplay):
         self._folder = folder
         self._slept = 0.0
         self._cpu = time.thread_time()
+        self._times: list[float] = []
 
     def screen(self, work: Sequence[Any]) -> Iterator[Any]:
         """Give the recorded trials, slowly."""
+        self._times.append(time.time())
         for found in super().screen(work):
             self._slept += self.seconds
+            self._times.append(time.time())
             yield found
 
     def finals(self, problem: Problem, configs: Sequence[Any]) -> Any:
         """Give the recorded finals, slowly."""
         self._slept += self.seconds
-        return super().finals(problem, configs)
+        found = super().finals(problem, configs)
+        self._times.append(time.time())
+        return found
 
     def close(self) -> None:
         """Leave a note."""
         note = {
             "slept_s": self._slept,
+            "first": min(self._times, default=0.0),
+            "last": max(self._times, default=0.0),
             "writes_ms": WRITES.pop(threading.get_ident(), []),
             "cpu_s": time.thread_time() - self._cpu,
         }
