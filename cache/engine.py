@@ -1,7 +1,8 @@
 """Transactions on one database, whichever it is, from any thread and after any fork.
 
 How SQLite's begin, `sqlite_file` says. PostgreSQL: a write takes one advisory lock first, so it too
-waits for its turn before it reads what it will change, and a read is one snapshot.
+waits for its turn before it reads what it will change, and a read is one snapshot. Trials are
+written by many at once: each of their statements says what is to happen if another made the row.
 """
 
 from __future__ import annotations
@@ -32,6 +33,24 @@ CONNECT_SECONDS = 10
 """How long a server may take to answer at all."""
 
 _ADVISORY_LOCK = APPLICATION_ID  # any number, as long as every tunekit takes the same
+
+_SILENT_SECONDS = 15.0
+"""How long a server keeps a transaction, and its locks, for a client that says nothing: less than
+others wait for it. Its host may have gone, or its link."""
+
+_LINK = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+"""When a client gives up a server that says nothing, in seconds and times: the system would wait
+for hours. What a URL says goes before."""
+
+_ALONE, _TOGETHER = (
+    text(
+        f"SELECT set_config('lock_timeout', '{BUSY_SECONDS:.0f}s', true),"
+        f" set_config('idle_in_transaction_session_timeout', '{_SILENT_SECONDS:.0f}s', true),"
+        f" pg_advisory_xact_lock{kind}({_ADVISORY_LOCK})"
+    )
+    for kind in ("", "_shared")
+)
+"""Take the lock: of one who writes alone, or of many who do not mind each other."""
 
 _HELD = f"another process held it for {BUSY_SECONDS:.0f} s: end that one, or try later"
 _CURES = (
@@ -112,8 +131,10 @@ class Database:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self, *, alone: bool = True) -> Iterator[Connection]:
         """Give a connection that alone may write; its changes are kept together or not at all.
+
+        If it need not be alone, a server lets others of its kind write at the same time.
 
         Raises:
             StoreError: the database cannot be written.
@@ -129,9 +150,7 @@ class Database:
         engine = self._own_engine().execution_options(tunekit_writes=True)
         with self._guarded("write"), self._apart(), engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(text(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:.0f}s'"))
-                lock = text("SELECT pg_advisory_xact_lock(:number)")
-                connection.execute(lock, {"number": _ADVISORY_LOCK})
+                connection.execute(_ALONE if alone else _TOGETHER)
             yield connection
 
     def close(self) -> None:
@@ -178,8 +197,13 @@ def server_database(url: URL) -> Database:
     location = shown_location(url.render_as_string(hide_password=True))
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
-    if "psycopg" in url.drivername and "connect_timeout" not in url.query:
-        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
+    if "psycopg" in url.drivername:
+        plain = {
+            "connect_timeout": str(CONNECT_SECONDS),
+            "tcp_user_timeout": f"{BUSY_SECONDS * 1e3:.0f}",
+            **_LINK,
+        }
+        url = url.update_query_dict({n: v for n, v in plain.items() if n not in url.query})
 
     def make_engine() -> Engine:
         return create_engine(url, pool_pre_ping=True)

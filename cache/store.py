@@ -88,7 +88,7 @@ class Store:
         Raises:
             StoreError: the key's device was never put, or the store cannot be written.
         """
-        with self.database.writing() as connection:
+        with self.database.writing(alone=False) as connection:
             RowWriter(connection).trials(key, trials)
 
     def trials(

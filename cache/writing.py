@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, or_, select
+from sqlalchemy import Connection, bindparam, delete, or_, select
 
 from tunekit.cache.models import (
     Base,
@@ -180,10 +180,12 @@ class RowWriter:
         """Return the number of the row with these values, made if there is none."""
         known = (table, *values.values())
         if known not in self._numbers:
-            find, make = _numbering(table, tuple(values))
+            find, make = _numbering(table, tuple(values), self._connection.dialect.name)
             number = self._connection.scalar(find, dict(values))
             if number is None:
-                number = self._connection.execute(make, dict(values)).scalar_one()
+                number = self._connection.execute(make, dict(values)).scalar_one_or_none()
+            if number is None:  # another, who wrote at the same time, has made it
+                number = self._connection.execute(find, dict(values)).scalar_one()
             self._numbers[known] = number
         return self._numbers[known]
 
@@ -194,11 +196,17 @@ class RowWriter:
 
 # As in `reading`, each statement is built once.
 @cache
-def _numbering(table: type[NumberedBase], names: tuple[str, ...]) -> tuple[Any, Any]:
-    """Return the statements that find and make a row with values for these columns."""
+def _numbering(
+    table: type[NumberedBase], names: tuple[str, ...], dialect: str = "sqlite"
+) -> tuple[Any, Any]:
+    """Return the statements that find and make a row with values for these columns.
+
+    The one that makes it gives no number if the row is there by now.
+    """
     columns = table.__table__.c
     find = select(columns.id).where(*(columns[name] == bindparam(name) for name in names))
-    return find, insert(table).returning(columns.id)
+    make = _insert(dialect, table)
+    return find, make.on_conflict_do_nothing().returning(columns.id)
 
 
 def _insert(dialect: str, table: type[Base]) -> Any:

@@ -20,17 +20,15 @@ import platform
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slow_replay import SlowReplay
-from worker_groups import Groups
+from store_values import clear
+from worker_groups import Groups, open_timed
 
 import tunekit
 from tunekit.cache import Store
@@ -43,8 +41,8 @@ from tunekit.search import Budget
 from tunekit.tuner import Task, run
 
 COUNTS = (1, 2, 4, 8, 16, 64)
-KEYS_EACH = 3
-TRIALS = 24
+KEYS_EACH = 2
+TRIALS = 80
 TRIAL_S = 0.5
 MANY = 1000
 """GPUs whose needs are calculated."""
@@ -101,34 +99,37 @@ def measured(chosen: argparse.Namespace, count: int, folder: Path) -> dict[str, 
         (runner,) = lead.runners(120)
         with Store.open(place) as store:
             lead.attach(store)
-            began, computed = time.monotonic(), time.process_time()
+            began, computed = time.time(), time.process_time()
             report = run(
                 tasks, runner=runner, store=store, sampler="random",
                 budget=Budget(trials=chosen.trials),
             )  # fmt: skip
-            wall_s, leader_s = time.monotonic() - began, time.process_time() - computed
+            wall_s, leader_s = time.time() - began, time.process_time() - computed
             stored = sum(store.tried().values())
     finally:
         lead.close()
+        clear(place)
     notes = [json.loads(path.read_text()) for path in folder.glob("worker-*.json")]
     assert len(notes) == count, "a worker has left no note"
     assert stored == report.trials_run == chosen.trials * len(tasks)
-    return summary(notes, wall_s, leader_s, report.trials_run)
+    return summary(notes, began, wall_s, leader_s, report.trials_run)
 
 
 def summary(
-    notes: list[dict[str, Any]], wall_s: float, leader_s: float, trials: int
+    notes: list[dict[str, Any]], began: float, wall_s: float, leader_s: float, trials: int
 ) -> dict[str, Any]:
     """Return what came of a run, from what its workers noted."""
+    first, last = min(note["first"] for note in notes), max(note["last"] for note in notes)
     writes = sorted(ms for note in notes for ms in note["writes_ms"])
     slept = sum(note["slept_s"] for note in notes)
-    # A worker's time ends with its last trial or finals; the slowest one's is the run's.
     return {
         "workers": len(notes),
         "trials": trials,
         "wall_s": round(wall_s, 2),
         "trials_per_second": round(trials / wall_s, 2),
         "share_measuring": round(slept / (len(notes) * wall_s), 4),
+        "begins_after_s": round(first - began, 2),
+        "share_measuring_from_first_to_last": round(slept / len(notes) / (last - first), 4),
         "share_storing": round(sum(writes) / 1e3 / (len(notes) * wall_s), 4),
         "write_ms_median": round(statistics.median(writes), 2),
         "write_ms_p99": round(writes[int(len(writes) * 0.99)], 2),
@@ -151,71 +152,6 @@ def needs(run: dict[str, Any], trial_s: float) -> dict[str, Any]:
         "writes_in_flight": round(rate * run["write_ms_median"] / 1e3, 1),
         "connections": MANY,
     }
-
-
-class TimedReplay(SlowReplay):
-    """A slow replay that notes what its worker's time was spent on."""
-
-    def __init__(self, recording: Recording, seconds: float, folder: Path) -> None:
-        super().__init__(recording, seconds, None)
-        self._folder = folder
-        self._slept = 0.0
-        self._cpu = time.thread_time()
-
-    def screen(self, work: Sequence[Any]) -> Iterator[Any]:
-        """Give the recorded trials, slowly."""
-        for found in super().screen(work):
-            self._slept += self.seconds
-            yield found
-
-    def finals(self, problem: Problem, configs: Sequence[Any]) -> Any:
-        """Give the recorded finals, slowly."""
-        self._slept += self.seconds
-        return super().finals(problem, configs)
-
-    def close(self) -> None:
-        """Leave a note."""
-        note = {
-            "slept_s": self._slept,
-            "writes_ms": WRITES.pop(threading.get_ident(), []),
-            "cpu_s": time.thread_time() - self._cpu,
-        }
-        name = f"worker-{os.getpid()}-{threading.get_ident()}.json"
-        (self._folder / name).write_text(json.dumps(note))
-
-
-WRITES: dict[int, list[float]] = {}
-"""How long each transaction with trials took, in milliseconds, by thread."""
-
-
-def open_timed(
-    device: str, *, seed: int = 0, compilers: int | None = None, seconds: float, folder: str
-) -> TimedReplay:
-    """Open a replay, and time the transactions of this process."""
-    if not hasattr(Store.add_trials, "timed"):
-        plain = Store.add_trials
-
-        def add_trials(self: Store, *arguments: Any) -> None:
-            began = time.perf_counter()
-            plain(self, *arguments)
-            spent_ms = 1e3 * (time.perf_counter() - began)
-            WRITES.setdefault(threading.get_ident(), []).append(spent_ms)
-
-        add_trials.timed = True  # type: ignore[attr-defined]
-        Store.add_trials = add_trials  # type: ignore[method-assign]
-    return TimedReplay(loaded(device.partition(":")[2]), seconds, Path(folder))
-
-
-_LOADED: dict[str, Recording] = {}
-_LOADING = threading.Lock()
-
-
-def loaded(file: str) -> Recording:
-    """Load a recording once for all workers of a process."""
-    with _LOADING:
-        if file not in _LOADED:
-            _LOADED[file] = Recording.load(file)
-        return _LOADED[file]
 
 
 def recorded(path: Path, count: int) -> list[Problem]:

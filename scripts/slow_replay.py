@@ -113,10 +113,11 @@ def lead_workers(
     """Start slow workers and return who leads them, and their crew."""
     opener = partial(open_slow, seconds=seconds, log=log)
     crew: Processes | Threads | RayCrew
-    if kind == "ray":  # its workers import what the leader can: this module too
+    if kind.startswith("ray"):  # its workers import what the leader can: this module too
         paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        crew = RayCrew(opener, f"replay:{file}", cache, address=LOCAL, workers=count)
+        address = kind.partition(":")[2] or LOCAL
+        crew = RayCrew(opener, f"replay:{file}", cache, address=address, workers=count)
     else:
         posts = [Post(opener, f"replay:{file}", cache)] * count
         crew = Threads(posts) if kind == "threads" else Processes(posts)

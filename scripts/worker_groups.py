@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+from slow_replay import SlowReplay
+
+from tunekit.cache import Store
 from tunekit.child import Child
 from tunekit.fleet.crews import Hear
 from tunekit.fleet.member import serve
 from tunekit.fleet.messages import Gone, Message, Post
+from tunekit.key import Problem
+from tunekit.recording import Recording
+
+CLOSE_S = 10.0
 
 
 class Groups:
@@ -22,6 +33,7 @@ class Groups:
         self._processes = min(processes, len(posts))
         self._children: list[Child] = []
         self._locks: list[threading.Lock] = []
+        self._gone = threading.Semaphore(0)
 
     @property
     def planned(self) -> int:
@@ -35,7 +47,7 @@ class Groups:
             child = Child(serve_all, {number: self._planned[number] for number in numbers})
             self._children.append(child)
             self._locks.append(threading.Lock())
-            threading.Thread(target=_listen, args=(child, hear), daemon=True).start()
+            threading.Thread(target=self._listen, args=(child, hear), daemon=True).start()
 
     def send(self, worker: int, message: Message) -> None:
         """Send a message to a worker."""
@@ -47,18 +59,21 @@ class Groups:
         """Do nothing: none of them is killed."""
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, once their workers have."""
+        for _ in self._planned:
+            self._gone.acquire(timeout=CLOSE_S)
         for child in self._children:
             child.kill()
 
-
-def _listen(child: Child, hear: Hear) -> None:
-    while True:
-        try:
-            worker, message = child.recv()
-        except (EOFError, OSError, TypeError):  # it was ended, maybe while this waited
-            return
-        hear(worker, message)
+    def _listen(self, child: Child, hear: Hear) -> None:
+        while True:
+            try:
+                worker, message = child.recv()
+            except (EOFError, OSError, TypeError):  # it was ended, maybe while this waited
+                return
+            hear(worker, message)
+            if isinstance(message, Gone):
+                self._gone.release()
 
 
 def serve_all(connection: Connection, posts: dict[int, Post]) -> None:
@@ -90,3 +105,75 @@ class _Link:
 def _serve(link: _Link, post: Post) -> None:
     serve(link, post)
     link.send(Gone("has ended"))
+
+
+class TimedReplay(SlowReplay):
+    """A slow replay that notes what its worker's time was spent on."""
+
+    def __init__(self, recording: Recording, seconds: float, folder: Path) -> None:
+        super().__init__(recording, seconds, None)
+        self._folder = folder
+        self._slept = 0.0
+        self._cpu = time.thread_time()
+        self._times: list[float] = []
+
+    def screen(self, work: Sequence[Any]) -> Iterator[Any]:
+        """Give the recorded trials, slowly."""
+        self._times.append(time.time())
+        for found in super().screen(work):
+            self._slept += self.seconds
+            self._times.append(time.time())
+            yield found
+
+    def finals(self, problem: Problem, configs: Sequence[Any]) -> Any:
+        """Give the recorded finals, slowly."""
+        self._slept += self.seconds
+        found = super().finals(problem, configs)
+        self._times.append(time.time())
+        return found
+
+    def close(self) -> None:
+        """Leave a note."""
+        note = {
+            "slept_s": self._slept,
+            "first": min(self._times, default=0.0),
+            "last": max(self._times, default=0.0),
+            "writes_ms": WRITES.pop(threading.get_ident(), []),
+            "cpu_s": time.thread_time() - self._cpu,
+        }
+        name = f"worker-{os.getpid()}-{threading.get_ident()}.json"
+        (self._folder / name).write_text(json.dumps(note))
+
+
+WRITES: dict[int, list[float]] = {}
+"""How long each transaction with trials took, in milliseconds, by thread."""
+
+
+def open_timed(
+    device: str, *, seed: int = 0, compilers: int | None = None, seconds: float, folder: str
+) -> TimedReplay:
+    """Open a replay, and time the transactions of this process."""
+    if not hasattr(Store.add_trials, "timed"):
+        plain = Store.add_trials
+
+        def add_trials(self: Store, *arguments: Any) -> None:
+            began = time.perf_counter()
+            plain(self, *arguments)
+            spent_ms = 1e3 * (time.perf_counter() - began)
+            WRITES.setdefault(threading.get_ident(), []).append(spent_ms)
+
+        add_trials.timed = True  # type: ignore[attr-defined]
+        Store.add_trials = add_trials  # type: ignore[method-assign]
+    return TimedReplay(loaded(device.partition(":")[2]), seconds, Path(folder))
+
+
+_LOADED: dict[str, Recording] = {}
+_LOADING = threading.Lock()
+
+
+def loaded(file: str) -> Recording:
+    """Load a recording once for all workers of a process."""
+    with _LOADING:
+        if file not in _LOADED:
+            _LOADED[file] = Recording.load(file)
+        return _LOADED[file]

@@ -147,6 +147,12 @@ def _server_programs() -> Path:
 
 
 @pytest.fixture(scope="session")
+def postgres_programs() -> Path:
+    """The folder of a PostgreSQL server's programs."""
+    return _server_programs()
+
+
+@pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """A PostgreSQL server of this session's own; gives the folder of its socket."""
     pytest.importorskip("psycopg", reason="no PostgreSQL driver: install tunekit-triton[postgres]")

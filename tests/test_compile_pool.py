@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tunekit import compile_pool
+from tunekit import compile_pool, compiler
 from tunekit.child import ChildError
 from tunekit.compile_pool import CompilePool
 from tunekit.config import Config
@@ -145,7 +145,7 @@ def test_a_closed_pool_leaves_no_process_and_nobody_waiting(pools):
 def test_compilers_see_no_gpu_and_yield_to_what_measures(fakes):
     pool = CompilePool(workers=1, build=fakes.look_around)
     try:
-        assert result(pool, problem(64)).error == f" {os.nice(0) + compile_pool.NICENESS}"
+        assert result(pool, problem(64)).error == f" {os.nice(0) + compiler.NICENESS}"
     finally:
         pool.close()
 

@@ -9,13 +9,12 @@ or the workers of one share the cache, what one builds another leaves for later,
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +22,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tunekit.build_claims import BuildClaims, build_number
-from tunekit.child import Child, ChildError, forget_output
+from tunekit.build_claims import build_number
+from tunekit.child import Child, ChildError
+from tunekit.compiler import Build, Compiled, Elsewhere, Unwritable, compile_config, serve
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import TuneError, TunekitError
-from tunekit.kernels import FAMILIES, family
+from tunekit.kernels import family
 from tunekit.key import Problem
 from tunekit.space import Space
 from tunekit.trial import Status
@@ -39,38 +39,10 @@ COMPILE_TIMEOUT_S = 60.0
 MOST_DEATHS = 3
 """How many workers may die in a row without a compilation to blame before the pool gives up."""
 
-NICENESS = 10
-"""Compilers yield to the tuner and to the process that queues launches: those have deadlines."""
-
 AGAIN_S = 0.05
 """How long a build that another process is at is left before it is asked for again."""
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-_PASSING = (errno.ESTALE, errno.EBUSY, errno.ENOENT)
-"""What a shared cache folder may answer once while another process replaces a file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """How a compilation ended."""
-
-    status: Status
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unwritable:
-    """A compilation found no place for what it builds: no fault of the config's."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Another process is building it."""
-
-
-Build = Callable[[Problem, Config, DeviceInfo], Compiled]
 
 
 @dataclass(slots=True)
@@ -309,62 +281,3 @@ def cores() -> int:
         return max(1, min(allowed, round(int(quota) / int(period))))
     except (OSError, ValueError):  # no such limit: "max", or no cgroup to ask
         return allowed
-
-
-def serve(connection: Connection, build: Build) -> None:
-    """Be a worker: compile what comes over the connection, until it closes."""
-    os.nice(NICENESS)
-    if build is compile_config:
-        for name in FAMILIES:
-            family(name)  # takes seconds to import, which no compilation is to be charged for
-    claims = BuildClaims()
-    connection.send("ready")
-    while True:
-        problem, config, device, number = connection.recv()
-        forget_output()
-        if config is None:
-            connection.send(_space(problem, device))
-            continue
-        with claims.claim(number) as claimed:
-            if claimed:
-                connection.send("begun")
-                outcome: Compiled | Unwritable = _built(build, problem, config, device)
-        connection.send(outcome if claimed else Elsewhere())
-
-
-def _space(problem: Problem, device: DeviceInfo) -> Space | TunekitError:
-    try:
-        return family(problem.family).space(problem, device)
-    except TunekitError as error:
-        return error
-
-
-def _built(
-    build: Build, problem: Problem, config: Config, device: DeviceInfo
-) -> Compiled | Unwritable:
-    for last in (False, True):
-        try:
-            return build(problem, config, device)
-        except OSError as error:
-            if last or error.errno not in _PASSING:
-                return Unwritable(
-                    f"cannot compile: {error}. Make room for what Triton writes (its cache is"
-                    " ~/.triton unless TRITON_CACHE_DIR says otherwise) and run again"
-                )
-    raise AssertionError("unreachable")
-
-
-def compile_config(problem: Problem, config: Config, device: DeviceInfo) -> Compiled:
-    """Compile a config into Triton's cache and check what it takes of the device."""
-    kernels = family(problem.family)
-    try:
-        shared = kernels.compile(config, problem, device)
-    except Exception as error:
-        failure = kernels.failure(error)
-        if failure is None:
-            raise
-        return Compiled(*failure)
-    if shared > device.shared_bytes:
-        text = f"{shared} bytes of shared memory, {device.shared_bytes} there"
-        return Compiled(Status.OUT_OF_RESOURCES, text)
-    return Compiled(Status.OK)

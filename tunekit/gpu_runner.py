@@ -15,7 +15,8 @@ from pathlib import Path
 import triton
 
 from tunekit.child import Child
-from tunekit.compile_pool import Build, CompilePool
+from tunekit.compile_pool import CompilePool
+from tunekit.compiler import Build
 from tunekit.config import Config
 from tunekit.device import DeviceInfo, require
 from tunekit.errors import TuneError

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 
-from tunekit.compile_pool import Compiled
+from tunekit.compiler import Compiled
 from tunekit.config import Config
 from tunekit.key import Problem
 from tunekit.measuring import Died, Outcome

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tunekit.compile_pool import Compiled
+from tunekit.compiler import Compiled
 from tunekit.device import KNOWN_DEVICES
 from tunekit.errors import DeviceError
 from tunekit.runner import DeviceLost, Finals

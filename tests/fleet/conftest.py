@@ -27,7 +27,7 @@ def recording(slow, tmp_path):
     return path
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def place(request, tmp_path):
     """Where the workers keep what they find: a path or a URL."""
     if request.param == "postgresql":

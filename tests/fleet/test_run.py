@@ -88,6 +88,7 @@ def check_all_is_done(place, recording, log, *, in_flight):
     assert 0 <= len(tried) - sum(counts.values()) <= in_flight
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_worker_that_is_killed_loses_its_leases_and_nothing_else(
     start, place, recording, tmp_path
 ):
@@ -99,7 +100,11 @@ def test_a_worker_that_is_killed_loses_its_leases_and_nothing_else(
     check_all_is_done(place, recording, tmp_path / "log", in_flight=1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "place"),
+    [(signal.SIGKILL, "postgresql"), (signal.SIGINT, "sqlite")],
+    indirect=["place"],
+)
 def test_a_run_whose_leader_ends_is_taken_up_by_the_next(start, place, recording, tmp_path, number):
     leader = start()
     told = events_until(leader, "TrialDone", 12)

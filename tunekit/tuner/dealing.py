@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from tunekit.key import TuningKey
 from tunekit.trial import Best
 from tunekit.tuner.allocation import Standing, grants, is_settled, left_to_run
 from tunekit.tuner.key_search import KeySearch
@@ -18,13 +19,16 @@ class Dealer:
         self._rows: dict[KeySearch, Best] = {}
         self._done: list[Standing] = []
 
-    def done_before(self, keys: Sequence[KeySearch]) -> dict[KeySearch, Best]:
-        """Return the keys that need no more trials, with their rows.
+    def done_before(
+        self, keys: Sequence[KeySearch], stored: Collection[TuningKey]
+    ) -> dict[KeySearch, Best]:
+        """Return the keys that need no more trials, with their rows. Those `stored` have one.
 
         They have as many as they bring, or at least their floors and what they lack is what other
         keys of the run have beyond theirs.
         """
-        rows = {key: row for key in keys if (row := key.row()) is not None}
+        asked = [key for key in keys if key.key in stored]
+        rows = {key: row for key in asked if (row := key.row()) is not None}
         now = {key: key.row_standing(rows[key]) if key in rows else key.standing() for key in keys}
         partly = [key for key in rows if now[key].given]
         settled = is_settled([now[key] for key in partly], list(now.values()))

@@ -51,7 +51,10 @@ class Plan:
 class KeySearch:
     """The state of one key in a run."""
 
-    def __init__(self, task: Task, *, runner: Runner, store: Store, plan: Plan) -> None:
+    def __init__(
+        self, task: Task, *, runner: Runner, store: Store, plan: Plan, new: bool = False
+    ) -> None:
+        """`new` says that the store has no trials of the key, so that it need not be asked."""
         self.task = task
         self.space: Space = runner.space(task.problem)
         if not self.space.configs:
@@ -64,12 +67,13 @@ class KeySearch:
         self._runner = runner
         self._store = store
         self._plan = plan
-        self.refresh()
+        self.refresh(new=new)
 
-    def refresh(self) -> None:
+    def refresh(self, *, new: bool = False) -> None:
         """Begin from the trials that the store has now: another run may have added some."""
         self._searcher: Searcher | None = None
-        self.tried: dict[Config, Trial] = {} if self._plan.retune else self._stored_trials()
+        nothing = new or self._plan.retune
+        self.tried: dict[Config, Trial] = {} if nothing else self._stored_trials()
         self.resumed = len(self.tried)
         self._best_score = math.inf
         self._learnt_score = math.inf

@@ -12,7 +12,7 @@ from pathlib import Path
 from tunekit.cache import Claims, Store
 from tunekit.errors import TuneError
 from tunekit.fleet.runner import FleetRunner
-from tunekit.key import Problem
+from tunekit.key import Problem, TuningKey
 from tunekit.recording import Recording
 from tunekit.runner import Runner
 from tunekit.search import SAMPLERS, Budget, one_thread, open_storage
@@ -84,7 +84,12 @@ def run(
     plan = Plan(sampler, budget, seed, retune, moves, known, storage, stored=fleet is not None)
     claims = Claims(store) if fleet is None else fleet.claims
     session = _Session(runner, store, plan, claims, clock, on_event, sleep)
-    keys = [KeySearch(task, runner=runner, store=store, plan=plan) for task in merged]
+    tried = store.tried(gpu=runner.device.slug)
+    keys = [
+        KeySearch(task, runner=runner, store=store, plan=plan, new=key not in tried)
+        for task in merged
+        for key in [TuningKey.of(task.problem, runner.device.slug)]
+    ]
     if record is not None:
         session.record_to(Path(record), keys)
     store.put_device(runner.device)
@@ -150,7 +155,8 @@ class _Session:
         return self._report
 
     def _tune(self, keys: list[KeySearch]) -> None:
-        done = self._dealer.done_before(keys)
+        rows = {best.key for best in self._store.bests(gpu=self._runner.device.slug)}
+        done = self._dealer.done_before(keys, rows)
         left = [key for key in keys if key not in done]
         resumed = sum(key.resumed for key in left)
         self._tell(RunStarted(len(keys), self._runner.device, self._runner.origin, resumed))
@@ -198,9 +204,10 @@ class _Session:
 
     def _undone(self, keys: list[KeySearch]) -> list[KeySearch]:
         """Return the keys that other runs have not tuned meanwhile; their results are taken."""
+        rows = {best.key for best in self._store.bests(gpu=self._runner.device.slug)}
         undone = []
         for key in keys:
-            best = self._dealer.done_meanwhile(key)
+            best = self._dealer.done_meanwhile(key) if key.key in rows else None
             if best is None:
                 undone.append(key)
             else:

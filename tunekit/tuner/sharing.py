@@ -45,8 +45,9 @@ class Sharing:
         """Lease keys and return those that are now this run's, with what others found for them."""
         taken = self._claims.take([key.key for key in keys])
         mine = [key for key in keys if key.key in taken]
+        tried = self._store.tried(gpu=mine[0].key.gpu) if mine else {}
         for key in mine:
-            key.refresh()
+            key.refresh(new=key.key not in tried)
         return mine
 
     def lost(self, keys: Iterable[KeySearch]) -> list[KeySearch]:
