@@ -134,7 +134,8 @@ class _Kept:
             self._each(stream, operands, tensors)
 
     def _on(self, stream: int, tensors: tuple[torch.Tensor, ...]) -> list[Queue]:
-        if torch.cuda.is_current_stream_capturing():
+        # The default stream, which is 0, cannot be captured.
+        if stream and torch.cuda.is_current_stream_capturing():
             return self._queues(self._steps(*tensors))
         if stream not in self._of_stream:
             self._of_stream[stream] = self._queues(self._steps(*tensors))

@@ -252,6 +252,15 @@ def test_a_captured_launch_shares_memory_with_no_other(launcher, stream):
     assert launched.pop()[2][3] == eager
 
 
+def test_whether_it_is_captured_is_not_asked_of_the_stream_that_cannot_be(launcher, stream):
+    launched, made = [], []
+    launch = prepared(split_call(Kernel(launcher(launched), SPLIT), made), *tensors())
+    stream.stream, stream.capturing = 0, True  # by another thread, on a stream of its own
+    launch(*tensors())
+    launch(*tensors())
+    assert launched[0][2][3] == launched[1][2][3]
+
+
 def test_a_capture_that_comes_first_leaves_nothing_to_the_eager_calls(launcher, stream):
     launched, made = [], []
     stream.capturing = True
