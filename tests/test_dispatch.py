@@ -95,6 +95,7 @@ def assert_close(c, a, b):
     assert ((c.double() - expected).abs() <= slack * scale + 1e-6).all()
 
 
+@pytest.mark.interpreted
 def test_the_kernel_and_not_torch_makes_the_result(no_vendor, launches):
     rng = random.Random(3)
     for _ in range(25):
@@ -109,6 +110,7 @@ def test_the_kernel_and_not_torch_makes_the_result(no_vendor, launches):
             assert_close(c, a, b)
 
 
+@pytest.mark.interpreted
 def test_the_interpreter_ran_every_program_of_the_grid(no_vendor):
     if ON_GPU:
         pytest.skip("counts programs through the interpreter's hook")
@@ -256,6 +258,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.interpreted
 @pytest.mark.skipif(ON_GPU, reason="a forked child cannot use the GPU of its parent")
 def test_a_child_forked_while_a_thread_multiplies_can_multiply():
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
@@ -360,6 +363,7 @@ def test_every_other_input_means_what_it_means_in_torch(a, b, pretend_gpu):
     assert result.dtype == torch.matmul(a, b).dtype
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(("m", "k", "n"), [(0, 4, 5), (3, 4, 0), (3, 0, 5), (0, 0, 0)])
 def test_an_empty_product_needs_no_kernel(m, k, n, launches):
     tunekit.matmul(*operands(4, 5, 6), backend="triton")  # a kernel is there already

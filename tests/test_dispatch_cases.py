@@ -100,6 +100,7 @@ def test_while_a_graph_is_captured_nothing_is_measured_stored_or_printed(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.interpreted
 def test_threads_that_meet_cold_are_right_in_shapes_of_their_own():
     barrier, results = threading.Barrier(8), {}
     shapes = [(5, 7, 9), (16, 16, 16), (5, 7, 9), (3, 30, 20), (17, 5, 40), (16, 16, 16),
@@ -120,6 +121,7 @@ def test_threads_that_meet_cold_are_right_in_shapes_of_their_own():
     assert results == dict.fromkeys(range(8), True)
 
 
+@pytest.mark.interpreted
 def test_a_hook_of_a_kernel_may_multiply():
     if torch.cuda.is_available():
         pytest.skip("hooks into Triton's interpreter")
@@ -239,6 +241,7 @@ def test_a_size_beyond_32_bits_is_torchs(pretend_gpu):
         assert (found.runs.value, found.why) == ("vendor", "a size passes 32 bits")
 
 
+@pytest.mark.interpreted
 def test_a_linear_layers_weights_may_change_in_place_and_by_assignment():
     layer, x = torch.nn.Linear(8, 4, bias=False), torch.randn(3, 8)
     for _ in range(3):

@@ -42,6 +42,7 @@ def by_triton(a, b, out):
     return tunekit.matmul(a, b, out=out, backend="triton")
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("shape", [(4, 8), (3, 4, 8)])
 def test_a_result_of_the_right_form_is_written_by_the_kernel(outs, shape):
     a, b = torch.randn(shape), torch.randn(8, 6)
@@ -54,6 +55,7 @@ def test_a_result_of_the_right_form_is_written_by_the_kernel(outs, shape):
     assert out._version == version + 2
 
 
+@pytest.mark.interpreted
 def test_rows_of_a_larger_tensor_are_written_and_nothing_beside(outs):
     a, b, large = torch.randn(4, 8), torch.randn(8, 6), torch.full((6, 10), 7.0)
     out = large[1:5, 2:8]
@@ -64,6 +66,7 @@ def test_rows_of_a_larger_tensor_are_written_and_nothing_beside(outs):
     assert (large == 7).all()
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     "make",
     [
@@ -114,6 +117,7 @@ def test_a_result_that_is_an_operand_is_as_in_torch():
     torch.testing.assert_close(a, expected)
 
 
+@pytest.mark.interpreted
 def test_gradients_and_out_exclude_each_other():
     a, out = torch.randn(4, 4, requires_grad=True), torch.empty(4, 4)
     with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
@@ -122,6 +126,7 @@ def test_gradients_and_out_exclude_each_other():
         assert by_triton(a, a, out) is out
 
 
+@pytest.mark.interpreted
 def test_a_saved_tensor_that_was_overwritten_is_noticed():
     a, out = torch.randn(4, 4), torch.randn(4, 4)
     w = torch.randn(4, 4, requires_grad=True)

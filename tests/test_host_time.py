@@ -130,6 +130,7 @@ def test_each_problem_is_of_a_variant_there_is(script):
         assert describe(a, b) == problem
 
 
+@pytest.mark.interpreted
 def test_the_autotuned_kernel_is_called_as_it_wants_to_be(script, monkeypatch):
     monkeypatch.setattr(script.triton, "autotune", lambda configs, key: _with(configs[0]))
     a, b = torch.randn(40, 64), torch.randn(64, 48)

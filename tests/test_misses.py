@@ -209,6 +209,7 @@ def test_a_read_only_cache_costs_the_counts_alone(
     monkeypatch.undo()
 
 
+@pytest.mark.interpreted
 def test_the_interpreters_misses_are_nobodys(writer, store):
     a, b = torch.randn(16, 32).half(), torch.randn(32, 16).half()
     tunekit.reload()

@@ -658,6 +658,7 @@ def test_the_policy_holds_for_layers_too(pretend_gpu, own_cache, launches):
     assert close(results[0], expected)
 
 
+@pytest.mark.interpreted
 def test_who_insists_on_a_kernel_gets_one_or_the_reason(launches):
     made, x = layer(), torch.randn(16, 64).half()
     with tunekit.policy(backend="triton", on_miss="fallback"):

@@ -90,6 +90,7 @@ def test_a_block_is_of_its_thread_and_the_process_of_all():
     assert seen == [Policy(on_miss="fallback"), Policy("triton", "fallback")]
 
 
+@pytest.mark.interpreted
 def test_what_was_prepared_under_a_policy_is_kept_for_the_next_block(monkeypatch):
     prepared = []
     bind = MATMUL.bind
@@ -101,6 +102,7 @@ def test_what_was_prepared_under_a_policy_is_kept_for_the_next_block(monkeypatch
     assert len(prepared) == 1
 
 
+@pytest.mark.interpreted
 def test_reload_forgets_what_every_policy_has_prepared():
     a, b = operands()
     with tunekit.policy(backend="triton", on_miss="fallback"):
@@ -110,6 +112,7 @@ def test_reload_forgets_what_every_policy_has_prepared():
     assert not policies.scope_of(Policy("triton", "fallback")).prepared
 
 
+@pytest.mark.interpreted
 def test_a_pinned_config_runs_for_every_product_and_the_cache_is_not_asked(monkeypatch):
     ran = []
     bind = MATMUL.bind
@@ -123,6 +126,7 @@ def test_a_pinned_config_runs_for_every_product_and_the_cache_is_not_asked(monke
     assert ran == [CONFIG, CONFIG]
 
 
+@pytest.mark.interpreted
 def test_a_pinned_config_that_is_not_legal_here_is_an_error():
     huge = Config("pointer", 256, 256, 256, num_stages=6)
     with tunekit.policy(config=huge, backend="triton"), pytest.raises(ConfigError, match="legal"):

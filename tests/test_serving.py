@@ -96,6 +96,7 @@ def broken(monkeypatch):
         yield fail
 
 
+@pytest.mark.interpreted
 def test_a_failed_read_is_one_warning_and_is_tried_again_after_a_pause(
     tuned, broken, clock, caplog
 ):
@@ -119,6 +120,7 @@ def test_a_failed_read_is_one_warning_and_is_tried_again_after_a_pause(
     assert len(warned(caplog)) == 1
 
 
+@pytest.mark.interpreted
 def test_what_was_chosen_without_the_store_is_chosen_anew_once_it_was_read(
     tuned, broken, clock, caplog
 ):
@@ -132,6 +134,7 @@ def test_what_was_chosen_without_the_store_is_chosen_anew_once_it_was_read(
     assert [key.m for key in dispatch.miss_counts()] == [2048]
 
 
+@pytest.mark.interpreted
 def test_a_store_that_was_read_is_never_read_again(tuned, clock, own_cache, caplog):
     assert is_tuned(*tuned)
     own_cache.unlink()
@@ -157,6 +160,7 @@ def test_an_error_on_a_miss_is_one_also_without_the_store(broken):
         tunekit.matmul(*operands(), on_miss="error")
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EBUSY, errno.ENOENT])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_a_fault_of_a_network_file_system_is_tried_once_more(
@@ -176,6 +180,7 @@ def test_a_fault_of_a_network_file_system_is_tried_once_more(
     assert len(warned(caplog)) == (1 if lasting else 0)
 
 
+@pytest.mark.interpreted
 def test_a_fault_inside_the_database_is_tried_once_more(tuned, monkeypatch, caplog):
     connect, attempts = sqlite3.connect, []
 
@@ -195,6 +200,7 @@ def test_a_fault_that_lasts_is_not_waited_for_twice(tuned, broken):
     assert len(broken.attempts) == 1
 
 
+@pytest.mark.interpreted
 def test_a_lock_that_is_held_for_too_long_costs_one_warning(
     tuned, own_cache, clock, monkeypatch, caplog
 ):

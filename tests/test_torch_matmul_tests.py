@@ -61,6 +61,7 @@ def test_torchs_checks_pass_through_torch(harness):
     assert tally.made["value"] == 8
 
 
+@pytest.mark.interpreted
 def test_torchs_checks_pass_through_the_kernels(harness):
     tally = harness.Tally()
     few = [one for one in samples(torch.float32, torch.float64) if one[0] != "addmm"]
