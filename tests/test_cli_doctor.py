@@ -43,6 +43,13 @@ def test_the_text_has_a_line_each_and_a_verdict(capsys, own_cache):
     assert any("2 tuned problems of " + DEVICE.slug in line for line in lines)
 
 
+def test_replayed_rows_of_changed_kernels_are_said_not_to_be_served(capsys, own_cache):
+    fill(own_cache, 2)
+    _, checks = doctor(capsys)
+    assert checks["changed"]["text"].endswith("not served: 2 rows")
+    assert checks["changed"]["fix"].startswith("tunekit tune --retune --shapes FILE --cache ")
+
+
 def requirements(monkeypatch, *texts):
     monkeypatch.setattr(checkup, "requires", lambda name: list(texts))
     found = {check.name: check for check in versions()}

@@ -240,8 +240,14 @@ def test_the_bar_cuts_no_number_at_100_columns(monkeypatch):
         (io.StringIO(), True, Display),
     ],
 )
-def test_the_display_fits_the_stream(stream, quiet, kind):
+def test_the_display_fits_the_stream(stream, quiet, kind, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     assert type(make_display(stream, quiet=quiet)) is kind
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(make_display(Terminal())) is PlainDisplay
 
 
 def test_quiet_writes_nothing():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tunekit.cache import Store, default_location, examine, file_of, shown_location
@@ -11,7 +11,7 @@ from tunekit.checkup import Check, Level, gpus, versions
 from tunekit.errors import NoStoreError, StoreError
 from tunekit.lookup import is_verified
 from tunekit.output import Paint, answer, answer_json, answer_width, counted, paint, sized, wrap
-from tunekit.table import served_rows
+from tunekit.table import Row, served_rows
 from tunekit.trial import Grade
 
 SCHEMA = 1
@@ -120,6 +120,16 @@ def _rows(location: str) -> Iterator[Check]:
     gpus = sorted({row.best.key.gpu for row in rows})
     of_gpus = f" of {', '.join(gpus)}" if gpus else ""
     yield Check("rows", Level.OK, counted(len(rows), "tuned problem") + of_gpus)
+    yield from _unfit(rows, where)
+    if misses:
+        text = f"asked for at run time and not tuned: {counted(len(misses), 'problem')}"
+        yield Check("misses", Level.NOTE, text, f"tunekit tune --misses {where}")
+    if leases:
+        yield Check("leases", Level.NOTE, f"being tuned now: {counted(len(leases), 'problem')}")
+
+
+def _unfit(rows: Sequence[Row], where: str) -> Iterator[Check]:
+    """Tell of rows that were made otherwise than what is installed would make them."""
     # A replay answers as of its own compiler: to it no row is stale.
     stale = [row for row in rows if row.grade is not Grade.EXACT and not row.best.replayed]
     if stale:
@@ -128,12 +138,11 @@ def _rows(location: str) -> Iterator[Check]:
     if any(row.best.replayed for row in rows):
         count = counted(sum(row.best.replayed for row in rows), "row")
         yield Check("replayed", Level.NOTE, f"from a recording and not from a GPU: {count}")
+    changed = sum(row.best.replayed and row.grade is Grade.OTHER_SOURCE for row in rows)
+    if changed:
+        text = f"of kernels that have changed since, so not served: {counted(changed, 'row')}"
+        yield Check("changed", Level.NOTE, text, f"tunekit tune --retune --shapes FILE {where}")
     unverified = sum(not is_verified(row.best) for row in rows)
     if unverified:
         text = f"never verified, so not served: {counted(unverified, 'row')}"
         yield Check("unverified", Level.NOTE, text, f"tunekit tune --retune --shapes FILE {where}")
-    if misses:
-        text = f"asked for at run time and not tuned: {counted(len(misses), 'problem')}"
-        yield Check("misses", Level.NOTE, text, f"tunekit tune --misses {where}")
-    if leases:
-        yield Check("leases", Level.NOTE, f"being tuned now: {counted(len(leases), 'problem')}")

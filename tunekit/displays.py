@@ -125,6 +125,11 @@ class TerminalDisplay(Display):
         self._started = time.monotonic()
         self._task = self._progress.add_task("starting", total=None)
 
+    @property
+    def can_move(self) -> bool:
+        """Whether the terminal can keep a line up to date: one inside an editor may not."""
+        return not self._progress.console.is_dumb_terminal
+
     def line(self, text: str) -> None:
         """Print a line above the bar."""
         self._progress.console.print(text, markup=False, soft_wrap=True)
@@ -225,7 +230,8 @@ def make_display(stream: TextIO | None, *, quiet: bool = False) -> Display:
     if quiet or stream is None:  # stderr was closed before Python started
         return Display()
     if stream.isatty():
-        return TerminalDisplay(stream)
+        display = TerminalDisplay(stream)
+        return display if display.can_move else PlainDisplay(stream)
     return NotebookDisplay() if _in_notebook(stream) else PlainDisplay(stream)
 
 
