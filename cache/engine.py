@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, text
+from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, TextClause, create_engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tunekit.cache.forking import drop_before_forks, unforked
@@ -41,16 +41,6 @@ others wait for it. Its host may have gone, or its link."""
 _LINK = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
 """When a client gives up a server that says nothing, in seconds and times: the system would wait
 for hours. What a URL says goes before."""
-
-_ALONE, _TOGETHER = (
-    text(
-        f"SELECT set_config('lock_timeout', '{BUSY_SECONDS:.0f}s', true),"
-        f" set_config('idle_in_transaction_session_timeout', '{_SILENT_SECONDS:.0f}s', true),"
-        f" pg_advisory_xact_lock{kind}({_ADVISORY_LOCK})"
-    )
-    for kind in ("", "_shared")
-)
-"""Take the lock: of one who writes alone, or of many who do not mind each other."""
 
 _HELD = f"another process held it for {BUSY_SECONDS:.0f} s: end that one, or try later"
 _CURES = (
@@ -150,7 +140,7 @@ class Database:
         engine = self._own_engine().execution_options(tunekit_writes=True)
         with self._guarded("write"), self._apart(), engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(_ALONE if alone else _TOGETHER)
+                connection.execute(_lock(alone))
             yield connection
 
     def close(self) -> None:
@@ -185,6 +175,16 @@ class Database:
             if done is None:
                 raise
             raise DamagedStoreError(f"{done}: the same command again starts a new one") from error
+
+
+def _lock(alone: bool) -> TextClause:
+    """Return what takes the lock: of one who writes alone, or of many who do not mind others."""
+    kind = "" if alone else "_shared"
+    return text(
+        f"SELECT set_config('lock_timeout', '{BUSY_SECONDS:.0f}s', true),"
+        f" set_config('idle_in_transaction_session_timeout', '{_SILENT_SECONDS:.0f}s', true),"
+        f" pg_advisory_xact_lock{kind}({_ADVISORY_LOCK})"
+    )
 
 
 def server_database(url: URL) -> Database:

@@ -74,7 +74,7 @@ class Store:
 
     def put_device(self, device: DeviceInfo) -> None:
         """Store a device, which the rows of its keys need. Again with the same is harmless."""
-        with self.database.writing() as connection:
+        with self.database.writing(alone=False) as connection:
             RowWriter(connection).device(device)
 
     def devices(self) -> list[DeviceInfo]:
@@ -230,12 +230,12 @@ class Store:
 
     def renew(self, holder: Holder, *, seconds: float) -> set[TuningKey]:
         """Let a holder's leases begin again; return the keys it has, without those others took."""
-        with self.database.writing() as connection:
+        with self.database.writing(alone=False) as connection:
             return renew_leases(connection, holder, seconds)
 
     def release(self, holder: Holder, keys: Collection[TuningKey] | None = None) -> None:
         """Give back a holder's leases, of these keys or all."""
-        with self.database.writing() as connection:
+        with self.database.writing(alone=False) as connection:
             drop_leases(connection, holder, keys)
 
     def leases(self) -> dict[TuningKey, Lease]:
