@@ -25,6 +25,7 @@ from torch.compiler import is_dynamo_compiling
 from tunekit import products
 from tunekit.calls import unusual
 from tunekit.device import DeviceInfo
+from tunekit.errors import DeviceError
 from tunekit.folding import fold
 from tunekit.forecast import Forecast, forecast
 from tunekit.kernels.operands import dense_operands, describe, float32_precision
@@ -190,9 +191,11 @@ def warmup(
     Raises:
         MissError, ProblemError, DeviceError: as `matmul`.
     """
-    found = []
+    found, place = [], torch.device(device)
     for one in problems:
-        a, b = dense_operands(one, torch.device(device)) if isinstance(one, Problem) else one
+        if isinstance(one, Problem) and place.type == "cuda" and not torch.cuda.is_available():
+            raise DeviceError(f"torch sees no GPU here to prepare {one} on: name another device")
+        a, b = dense_operands(one, place) if isinstance(one, Problem) else one
         products.prepare(a, b, current(), backend, on_miss)
         found.append(explain(a, b, backend=backend))
     return found
