@@ -96,16 +96,14 @@ def main() -> int:
     parser.add_argument("--crew", choices=("processes", "ray"), default="processes")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--problems", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=0.05, help="what a trial takes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--database", help="URL of an empty database; default: a file")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = chosen.database or str(Path(folder) / "cache.db")
-        run = Run(
-            chosen.crew, chosen.workers, place, Path(folder), chosen.problems, chosen.seconds
-        )  # fmt: skip
+        problems = max(4, chosen.kills)
+        run = Run(chosen.crew, chosen.workers, place, Path(folder), problems, chosen.seconds)
         began = time.monotonic()
         kills = killed(run, chosen.kills, random.Random(chosen.seed))
         failures = [kill["failure"] for kill in kills if "failure" in kill]
