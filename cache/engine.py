@@ -105,6 +105,11 @@ class Database:
         if folder is not None:
             drop_before_forks(self)
 
+    @property
+    def on_server(self) -> bool:
+        """Whether it is a server's, and not a file that could be moved aside meanwhile."""
+        return self._folder is None
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Give a connection that sees one state of the database throughout.

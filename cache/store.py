@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tunekit.cache.engine import Database
 from tunekit.cache.leases import (
@@ -52,6 +53,8 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._numbers: Mapping[Any, int] = {}
+        """Of rows on a server that trials share: nothing there removes one, or gives it another."""
 
     @classmethod
     def open(cls, location: str | Path | None = None, *, create: bool = True) -> Store:
@@ -88,8 +91,12 @@ class Store:
         Raises:
             StoreError: the key's device was never put, or the store cannot be written.
         """
+        known, self._numbers = self._numbers, {}  # asked for again if anything goes wrong
         with self.database.writing(alone=False) as connection:
-            RowWriter(connection).trials(key, trials)
+            writer = RowWriter(connection, known)
+            writer.trials(key, trials)
+        if self.database.on_server:
+            self._numbers = writer.numbers
 
     def trials(
         self, key: TuningKey, *, compiler: str | None = None

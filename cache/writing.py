@@ -51,9 +51,15 @@ PLACE: dict[type[Base], tuple[str, ...]] = {
 class RowWriter:
     """Writes rows in one transaction, remembering the numbers of the rows they share."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, known: Mapping[Any, int] | None = None) -> None:
+        """`known` are numbers that earlier transactions, which were kept, have found."""
         self._connection = connection
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[Any, int] = dict(known or {})
+
+    @property
+    def numbers(self) -> Mapping[Any, int]:
+        """The numbers of rows that are known now."""
+        return self._numbers
 
     def device(self, device: DeviceInfo, *, keep: bool = False) -> None:
         """Store a device; one of the same slug is updated, or kept."""
