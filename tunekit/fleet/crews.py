@@ -69,7 +69,7 @@ class Processes:
         for post in self._planned:
             self._start(post)
         self._thread = threading.Thread(
-            target=self._listen, args=(hear,), name="tunekit-crew", daemon=True
+            target=self._attend, args=(hear,), name="tunekit-crew", daemon=True
         )
         self._thread.start()
 
@@ -102,6 +102,13 @@ class Processes:
         number, child = next(self._numbers), Child(serve, post)
         with self._lock:
             self._children[number], self._posts[number] = child, post
+
+    def _attend(self, hear: Hear) -> None:
+        try:
+            self._listen(hear)
+        finally:
+            if not self._stopping:  # whoever waits for a worker must not wait for ever
+                hear(0, Broke("the thread that hears the workers has failed"))
 
     def _listen(self, hear: Hear) -> None:
         while not self._stopping:

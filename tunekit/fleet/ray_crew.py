@@ -22,7 +22,7 @@ from tunekit.compile_pool import cores
 from tunekit.errors import TuneError
 from tunekit.fleet.crews import Hear
 from tunekit.fleet.member import serve
-from tunekit.fleet.messages import Gone, Message, Post
+from tunekit.fleet.messages import Broke, Gone, Message, Post
 from tunekit.runner import Runner
 
 LOCAL = "local"
@@ -95,7 +95,7 @@ class RayCrew:
         for _ in range(self.planned):
             self._start()
         self._thread = threading.Thread(
-            target=self._listen, args=(hear,), name="tunekit-crew", daemon=True
+            target=self._attend, args=(hear,), name="tunekit-crew", daemon=True
         )
         self._thread.start()
 
@@ -146,6 +146,13 @@ class RayCrew:
             worker = next(self._numbers)
             self._actors[worker] = actor
             self._asked[_hear(actor)] = worker
+
+    def _attend(self, hear: Hear) -> None:
+        try:
+            self._listen(hear)
+        finally:
+            if not self._stopping.is_set():  # whoever waits for a worker must not wait for ever
+                hear(0, Broke("the thread that hears the workers has failed"))
 
     def _listen(self, hear: Hear) -> None:
         looked = time.monotonic()
