@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from tunekit.compiler import Compiled
@@ -115,6 +116,16 @@ def open_fake(table, log, seconds, index, seed):
     if table.get("open"):
         fail(table["open"])
     return Opened(Ready(H200, UUID, "0"), FakeMeasure(table, log, seconds))
+
+
+def open_runner(device, *, seed=0, compilers=None, locks):
+    """Open the stand-in as a worker opens a GPU."""
+    from tunekit.gpu_runner import GpuRunner
+
+    measure = partial(open_fake, {}, None, 0.0)
+    return GpuRunner(
+        workers=1, seed=seed, open_device=measure, build=partial(build, {}), lock_folder=locks
+    )
 
 
 def build(table, problem, config, device):
