@@ -48,7 +48,7 @@ def scaled(record: dict[str, Any]) -> list[str]:
     """Return the table of one database."""
     lines = ["", f"## {record['database']}", "", "| " + " | ".join(c[0] for c in COLUMNS) + " |"]
     lines.append("|" + "---:|" * len(COLUMNS))
-    for run in record["runs"]:
+    for run in sorted(record["runs"], key=lambda run: run["workers"]):
         lines.append("| " + " | ".join(form.format(run[name]) for _, name, form in COLUMNS) + " |")
     lines += ["", f"`{record['command']}`, {record['date'][:10]}, Python {record['python']}."]
     return lines
@@ -56,7 +56,7 @@ def scaled(record: dict[str, Any]) -> list[str]:
 
 def needed(record: dict[str, Any]) -> list[str]:
     """Return what follows for many GPUs from the run with the most workers."""
-    many, run = record["for_many"], record["runs"][-1]
+    many, run = record["for_many"], max(record["runs"], key=lambda run: run["workers"])
     leader_s = run["leader_cpu_ms_a_trial"] / 1e3
     return [
         "",
