@@ -65,6 +65,7 @@ def main() -> int:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "database": "SQLite" if chosen.database is None else "PostgreSQL",
         "python": platform.python_version(),
+        "load_of_the_machine_before": [round(load, 1) for load in os.getloadavg()],
         "cpu_cores": len(os.sched_getaffinity(0)),
         "tunekit": tunekit.__version__,
         "trial_s": chosen.seconds,

@@ -33,7 +33,7 @@ COLUMNS = (
 
 def page(folder: Path) -> str:
     """Return what was measured as Markdown."""
-    parts = [(folder / f"scale-{name}.json") for name in ("postgresql", "sqlite")]
+    parts = [(folder / f"scale-{name}.json") for name in ("postgresql", "postgresql-64", "sqlite")]
     records = [json.loads(part.read_text()) for part in parts if part.exists()]
     lines = [HEAD.format(**records[0])]
     for record in records:
@@ -46,11 +46,19 @@ def page(folder: Path) -> str:
 
 def scaled(record: dict[str, Any]) -> list[str]:
     """Return the table of one database."""
-    lines = ["", f"## {record['database']}", "", "| " + " | ".join(c[0] for c in COLUMNS) + " |"]
+    again = ", once more" if len(record["runs"]) == 1 else ""
+    lines = [
+        "",
+        f"## {record['database']}{again}",
+        "",
+        "| " + " | ".join(c[0] for c in COLUMNS) + " |",
+    ]
     lines.append("|" + "---:|" * len(COLUMNS))
     for run in sorted(record["runs"], key=lambda run: run["workers"]):
         lines.append("| " + " | ".join(form.format(run[name]) for _, name, form in COLUMNS) + " |")
     lines += ["", f"`{record['command']}`, {record['date'][:10]}, Python {record['python']}."]
+    if "load_of_the_machine_before" in record:
+        lines[-1] += f" Load of the machine before: {record['load_of_the_machine_before'][0]}."
     return lines
 
 
