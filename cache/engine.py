@@ -14,8 +14,19 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, TextClause, create_engine, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    NullPool,
+    QueuePool,
+    Select,
+    create_engine,
+    func,
+    select,
+)
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tunekit.cache.forking import drop_before_forks, unforked
@@ -182,13 +193,14 @@ class Database:
             raise DamagedStoreError(f"{done}: the same command again starts a new one") from error
 
 
-def _lock(alone: bool) -> TextClause:
+def _lock(alone: bool) -> Select[Any]:
     """Return what takes the lock: of one who writes alone, or of many who do not mind others."""
-    kind = "" if alone else "_shared"
-    return text(
-        f"SELECT set_config('lock_timeout', '{BUSY_SECONDS:.0f}s', true),"
-        f" set_config('idle_in_transaction_session_timeout', '{_SILENT_SECONDS:.0f}s', true),"
-        f" pg_advisory_xact_lock{kind}({_ADVISORY_LOCK})"
+    take = func.pg_advisory_xact_lock if alone else func.pg_advisory_xact_lock_shared
+    silent = f"{_SILENT_SECONDS:.0f}s"
+    return select(
+        func.set_config("lock_timeout", f"{BUSY_SECONDS:.0f}s", True),
+        func.set_config("idle_in_transaction_session_timeout", silent, True),
+        take(_ADVISORY_LOCK),
     )
 
 
