@@ -59,6 +59,7 @@ def space(runner, problem):  # the whole one takes long to enumerate
 
 
 gpu_runner.GpuRunner.space = space
+gpu_runner.GpuRunner.prepare = lambda runner, problems: None
 gpu_runner.GpuRunner = partial(
     gpu_runner.GpuRunner, workers=1, limits=Limits(screen_s=2, finals_s=2), open_device=opened,
     build=partial(fake_gpu.build, {}), lock_folder=Path(settings["locks"]),

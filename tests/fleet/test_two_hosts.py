@@ -102,8 +102,10 @@ def database(hosts, tmp_path, request):
     asked += ["-c", f"listen_addresses={first.address}", "-c", "fsync=off"]
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     with (folder / "log").open("w") as log:
-        first.start(*as_nobody, *asked, stdout=log, stderr=log, cwd="/")
+        server = first.start(*as_nobody, *asked, stdout=log, stderr=log, cwd="/")
     yield f"postgresql://postgres@{first.address}/postgres?host={first.address}", folder
+    server.send_signal(signal.SIGINT)  # ends it at once, with whoever is connected
+    server.wait(60)
     shutil.rmtree(folder)
 
 

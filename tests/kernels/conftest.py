@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 Found = list[dict[str, Any]]
 
 
 @pytest.fixture
 def compile_corners() -> Callable[[str, list[tuple[str, dict[str, Any]]]], Found]:
-    """Give the function that compiles the first, last and two other configs of each case.
+    """Give the function that compiles the first, last and up to two other configs of each case.
+
+    It is one other by default, two with `--hypothesis-profile full`, none in a brief second run.
 
     It takes `module:Class` of a variant, and cases: an architecture and a problem's fields. It
     returns what was compiled, the shared bytes the compiler takes and those the variant predicts.
@@ -26,7 +29,9 @@ def compile_corners() -> Callable[[str, list[tuple[str, dict[str, Any]]]], Found
     def compile_(variant: str, cases: list[tuple[str, dict[str, Any]]]) -> Found:
         environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
         script = str(Path(__file__).with_name("corners.py"))
-        command = [sys.executable, "-W", "ignore", script, variant, json.dumps(cases)]
+        examples = settings.default.max_examples
+        others = 2 if examples >= 1000 else int(examples >= 30)
+        command = [sys.executable, "-W", "ignore", script, variant, json.dumps(cases), str(others)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         return [json.loads(line) for line in done.stdout.splitlines()]

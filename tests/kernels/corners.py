@@ -15,7 +15,7 @@ from tunekit.device import KNOWN_DEVICES
 from tunekit.key import Problem
 
 
-def _main(variant: str, cases: str) -> None:
+def _main(variant: str, cases: str, count: str) -> None:
     from tunekit.kernels.operands import stand_ins
     from tunekit.kernels.target import compile_call
     from tunekit.space import enumerate_space
@@ -26,7 +26,7 @@ def _main(variant: str, cases: str) -> None:
         device, problem = KNOWN_DEVICES[arch], Problem(**fields)
         legal = enumerate_space((kernel.space,), problem, device).configs
         assert legal, f"{problem} has no config on {arch}"
-        others = random.Random(0).sample(legal, min(2, len(legal)))
+        others = random.Random(0).sample(legal, min(int(count), len(legal)))
         for config in {legal[0], legal[-1], *others}:
             call = kernel.call(config, problem, device, *stand_ins(problem))
             compiled = compile_call(call, device)
