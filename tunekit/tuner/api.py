@@ -82,9 +82,9 @@ def tune(
     with opened(open_runner, device, cache, wanted, seed=seed) as crew:
         if not stale:
             crew.prepare([task.problem for task in tasks], sampler)
-        for runner in crew.runners if not stale else ():
-            for task in tasks:
-                runner.space(task.problem)  # before the cache file is made
+            for runner in crew.runners:
+                for task in tasks:
+                    runner.space(task.problem)  # before the cache file is made
         with Store.open(cache, create=not stale) as store:
             crew.attach(store)
 
