@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from tunekit.cache.damage import identity, is_cut_off, set_aside
+from tunekit.cache.damage import Identity, identity, is_cut_off, set_aside
 from tunekit.cache.engine import (
     Database,
     file_error,
@@ -166,7 +166,7 @@ def _open_file(path: Path, *, create: bool) -> Database:
         found = identity(path)
         aside = partial(set_aside, path, found)
         try:
-            database = _open_as_allowed(path, create=create, new=found is None)
+            database = _open_as_allowed(path, found, create=create)
         except DamagedStoreError:
             done = aside() if create else None
             if done is None:
@@ -181,9 +181,9 @@ def _open_file(path: Path, *, create: bool) -> Database:
     raise StoreError(f"the cache {path} is replaced again and again by other processes: try later")
 
 
-def _open_as_allowed(path: Path, *, create: bool, new: bool) -> Database:
-    """Open a file for writing if possible, else for reading; or make it."""
-    if new:
+def _open_as_allowed(path: Path, known: Identity | None, *, create: bool) -> Database:
+    """Open a known file for writing if possible, else for reading; or make it."""
+    if known is None:
         return checked(sqlite_database(path, "rwc" if create else "rw"), create=create, path=path)
     if not os.access(path, os.R_OK):
         raise StoreError(f"the cache {path} may not be read by this user: name another path")
@@ -205,7 +205,8 @@ def _open_as_allowed(path: Path, *, create: bool, new: bool) -> Database:
         except DamagedStoreError:
             raise
         except StoreError:
-            if not modes:
+            # One that was moved away cannot be opened either: the next is not for reading alone.
+            if not modes or identity(path) != known:
                 raise
         else:
             return checked(database, create=create, found=found, path=path, mode=mode)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tunekit.cache import Store, import_sqlite
+from tunekit.cache import Store, import_sqlite, opening
 from tunekit.cache.damage import identity, set_aside
 from tunekit.errors import DamagedStoreError, ExchangeError, StoreError
 
@@ -137,6 +137,25 @@ def test_writers_that_find_the_damage_at_once_move_one_file(file, make, together
         aside = [path for path in file.parent.iterdir() if "damaged" in path.name]
         assert len(aside) == attempt
         assert file.with_name(f"tunekit.db.damaged-{attempt}").read_bytes() == content
+
+
+def test_one_who_finds_the_file_just_gone_may_write_the_one_in_its_place(file, make, monkeypatch):
+    """The file is there, gone as it is opened, and a new one is there at the next look."""
+    make.filled(file.with_name("other.db")).close()
+    make.filled(file).close()
+    really_look = opening.look
+
+    def look(database):
+        monkeypatch.setattr(opening, "look", really_look)
+        file.rename(file.with_name("gone.db"))
+        with pytest.raises(StoreError, match="unable to open"):
+            really_look(database)
+        file.with_name("other.db").rename(file)
+        raise StoreError("it could not be opened")
+
+    monkeypatch.setattr(opening, "look", look)
+    with Store.open(file) as store:
+        assert store.put_best(make.best(key=make.key(m=77)))
 
 
 @pytest.mark.parametrize(
