@@ -1,46 +1,38 @@
 """Multiply thousands of random operands with random configs, and hold each result to a reference.
 
-    python scripts/random_products.py -o docs/benchmarks/random-products-h200.json
+    python scripts/random_products.py --jobs 12 -o docs/benchmarks/random-products-h200.json
 
 Shapes, strides, dtypes, offsets, batches and configs are random, operands lie in NaN, the output is
-poisoned; what lies between and around its elements must stay as it was. At most `--kernels` kernels
-are compiled: an example that would need another one is drawn again. The first example is one whose
-operands have more than 2^31 elements each. An interrupted run goes on where it ended, and what
-failed is listed with the number that draws it again (`--only N`). Exit status 1: something failed.
+poisoned; what lies between and around its elements must stay as it was. The first examples decide
+which kernels are compiled, `--kernels` at most: one that would need another is drawn again. Before
+them comes one whose operands have more than 2^31 elements each. An interrupted run goes on where it
+ended, and what failed is listed with the number that draws it again (`--only N`). Exit status 1:
+something failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from random_operands import Example, draw
+from random_trying import Drawing, Outcome, config_pool, trying
 
 import tunekit
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES, DeviceInfo, detect
-from tunekit.kernels import Prepared
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import interpreting
-from tunekit.kernels.reference import error_ratio, expected, fill_with_poison
-from tunekit.kernels.target import compile_key
+from tunekit.kernels.reference import expected, fill_with_poison
 from tunekit.key import Problem
-
-ATTEMPTS = 400
-"""How often an example is drawn again before it is given up."""
-
-CONFIGS_EACH = 5
-"""Configs of a variant in each of the problems that they are drawn from."""
 
 LARGE = (70001, 66000, 32771)
 """M, N, K: A and B have over 2^31 elements, and so has C."""
@@ -49,9 +41,8 @@ LARGE = (70001, 66000, 32771)
 class Run:
     """What was tried so far, kept in a file."""
 
-    def __init__(self, output: Path, *, kernels: int, seed: int, device: DeviceInfo) -> None:
-        self.output, self.kernels, self.device = output, kernels, device
-        self.place = torch.device("cpu" if interpreting() else "cuda")
+    def __init__(self, output: Path, *, seed: int, device: DeviceInfo) -> None:
+        self.output = output
         self.found: dict[str, Any] = {
             "what": "random products against a float64 reference",
             "command": "python " + " ".join(sys.argv),
@@ -67,108 +58,27 @@ class Run:
                 if before[name] != self.found[name]:
                     raise SystemExit(f"{output} has {name} {before[name]}: remove it to start anew")
             self.found = before
-        self.known = set(self.found["kernels"])
-        self.pool = config_pool(device)
 
     def save(self, seconds: float) -> None:
         """Write what was found so far."""
-        self.found["kernels"] = sorted(self.known)
         self.found["seconds"] = round(self.found["seconds"] + seconds, 1)
         self.found["date"] = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.output.write_text(json.dumps(self.found, indent=1) + "\n")
 
-    def next_example(self) -> None:
-        """Draw and try one example."""
-        number = self.found["next"]
-        self.found["next"] += 1
-        rng = random.Random(f"{self.found['seed']}/{number}")
-        drawn = self.drawn(rng)
-        if drawn is None:
+    def take(self, one: Outcome) -> None:
+        """Add what came of the next number."""
+        self.found["next"] = one.number + 1
+        if not one.variant:
             self.found["given_up"] += 1
             return
-        example, config = drawn
-        fault, ratio = tried(example, config, self.device)
         self.found["examples"] += 1
-        self.found["worst_error_ratio"] = max(self.found["worst_error_ratio"], min(ratio, 1e9))
-        for name, value in (("by_variant", config.variant), ("by_dtype", example.problem.dtype)):
+        worst = max(self.found["worst_error_ratio"], min(one.error_ratio, 1e9))
+        self.found["worst_error_ratio"] = worst
+        for name, value in (("by_variant", one.variant), ("by_dtype", one.dtype)):
             self.found[name] = dict(Counter(self.found[name]) + Counter([value]))
-        if fault:
-            strides = [tuple(one.stride()) for one in (example.a, example.b, example.out)]
-            failure = {
-                "number": number, "problem": str(example.problem), "config": str(config),
-                "forms": example.forms, "strides": strides, "fault": fault,
-            }  # fmt: skip
-            self.found["failures"].append(failure)
-            say(str(failure))
-
-    def drawn(self, rng: random.Random) -> tuple[Example, Config] | None:
-        """Draw until a config is legal and its kernels are among those that may be compiled."""
-        for _ in range(ATTEMPTS):
-            example = draw(rng, self.place)
-            for config in rng.sample(self.pool, min(40, len(self.pool))):
-                if MATMUL.violation(config, example.problem, self.device) is None:
-                    keys = self.keys(example, config)
-                    if keys <= self.known or len(self.known | keys) <= self.kernels:
-                        self.known |= keys
-                        return example, config
-        return None
-
-    def keys(self, example: Example, config: Config) -> set[str]:
-        """Name the kernels that an example needs."""
-        operands = (example.a, example.b, example.out, *example.scales)
-        call = MATMUL.variant(config.variant).call(config, example.problem, self.device, *operands)
-        names = [repr(compile_key(one)) for one in call.sequence()]
-        return {hashlib.sha256(name.encode()).hexdigest()[:16] for name in names}
-
-
-def config_pool(device: DeviceInfo) -> list[Config]:
-    """Draw configs of every variant from the spaces of a few kinds of problems."""
-    rng = random.Random(0)
-    problems = [
-        Problem("matmul", 512, 512, 512, "bfloat16"),
-        Problem("matmul", 512, 768, 1024, "float16", layout="nn", batch=2),
-        Problem("matmul", 511, 513, 515, "float16", aligned=False),
-        Problem("matmul", 512, 512, 512, "float32", precision="tf32", layout="nn"),
-        Problem("matmul", 512, 512, 2048, "int8", "int32"),
-        Problem("matmul", 16, 1024, 1024, "float8_e4m3fn", "bfloat16", scaling="row"),
-        Problem("matmul", 1, 1024, 1024, "bfloat16"),
-        Problem("matmul", 40, 48, 33, "float32", aligned=False),
-    ]
-    pool: dict[Config, None] = {}
-    for problem in problems:
-        by_variant: dict[str, list[Config]] = {}
-        for config in MATMUL.space(problem, device).configs:
-            if not (interpreting() and config.variant == "gluon"):  # it has no interpreter
-                by_variant.setdefault(config.variant, []).append(config)
-        for configs in by_variant.values():
-            pool.update(dict.fromkeys(rng.sample(configs, min(CONFIGS_EACH, len(configs)))))
-    return list(pool)
-
-
-def tried(example: Example, config: Config, device: DeviceInfo) -> tuple[str, float]:
-    """Run an example; returns what is wrong, or nothing, and its error over the tolerance."""
-    problem = example.problem
-    operands = (example.a, example.b, example.out, *example.scales)
-    MATMUL.bind(config, problem, device, *operands)(*operands)
-    reference, tolerance = expected(problem, example.a, example.b, example.scales)
-    prepared = Prepared(
-        problem, device, example.a, example.b, example.out, reference, tolerance, example.scales
-    )
-    ratio = error_ratio(prepared)
-    if not ratio <= 1:
-        return f"off by {ratio:.3g} times the tolerance", ratio
-    return ("" if surroundings_are_intact(example.out) else "wrote outside its output"), ratio
-
-
-def surroundings_are_intact(out: torch.Tensor) -> bool:
-    """Say whether nothing but the output's own elements was written."""
-    fill_with_poison(out)
-    memory = out.as_strided((out.untyped_storage().nbytes() // out.element_size(),), (1,), 0)
-    poison = torch.empty_like(memory[:1])
-    fill_with_poison(poison)
-    if out.is_floating_point():
-        return bool(memory.isnan().all())
-    return bool((memory == poison).all())
+        if one.failure:
+            self.found["failures"].append(one.failure)
+            say(str(one.failure))
 
 
 def large_example(device: DeviceInfo) -> dict[str, Any]:
@@ -205,38 +115,61 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--examples", type=int, default=20_000)
     parser.add_argument("--kernels", type=int, default=200, help="at most so many are compiled")
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes share one GPU")
     parser.add_argument("--seconds", type=float, default=540.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="try this one number again")
     parser.add_argument("--no-large", action="store_true", help="leave out the largest example")
     arguments = parser.parse_args()
     device = KNOWN_DEVICES["sm_90"] if interpreting() else detect()
-    run = Run(arguments.output, kernels=arguments.kernels, seed=arguments.seed, device=device)
+    run = Run(arguments.output, seed=arguments.seed, device=device)
+    known = run.found["kernels"]
+    limit = len(known) or arguments.kernels
+    drawing = Drawing(arguments.seed, device, config_pool(device), limit, known)
     if arguments.only is not None:
-        run.found.update(next=arguments.only, failures=[])
-        run.next_example()
-        return int(bool(run.found["failures"]))
-    started = saved = time.monotonic()
+        again = drawing.outcome(arguments.only)
+        say(str(again))
+        return int(again.failure is not None)
+    started = time.monotonic()
     if run.found["large"] is None and not (arguments.no_large or interpreting()):
         run.found["large"] = large_example(device)
         say(str(run.found["large"]))
         torch.cuda.empty_cache()
-    while run.found["examples"] < arguments.examples:
-        now = time.monotonic()
-        if now - started > arguments.seconds:
-            break
-        run.next_example()
-        if now - saved > 20:
-            run.save(now - saved)
-            say(f"{run.found['examples']} examples, {len(run.known)} kernels")
-            saved = now
-    run.save(time.monotonic() - saved)
+    first = [] if known else drawing.settle()
+    run.found["kernels"] = sorted(drawing.known)
+    with trying(drawing, arguments.jobs) as outcomes:
+        for _ in outcomes(first if arguments.jobs > 1 else []):
+            pass  # each kernel is compiled once before all processes want it
+        go_on(run, outcomes, arguments, started)
     large_is_right = run.found["large"] is None or run.found["large"]["right"]
     say(
-        f"{run.found['examples']} examples on {len(run.known)} kernels,"
+        f"{run.found['examples']} examples on {len(drawing.known)} kernels,"
         f" {len(run.found['failures'])} failures, {run.found['given_up']} given up"
     )
     return int(bool(run.found["failures"]) or not large_is_right)
+
+
+def go_on(
+    run: Run,
+    outcomes: Callable[[Iterable[int]], Iterable[Outcome]],
+    arguments: argparse.Namespace,
+    started: float,
+) -> None:
+    """Try number after number, some for each process at a time, and write what came of them."""
+    saved = started
+    while run.found["examples"] < arguments.examples:
+        missing = arguments.examples - run.found["examples"]
+        most = min(missing, arguments.jobs * 16 if arguments.jobs > 1 else 1)
+        for one in outcomes(range(run.found["next"], run.found["next"] + most)):
+            run.take(one)
+        now = time.monotonic()
+        if now - saved > 20:
+            run.save(now - saved)
+            say(f"{run.found['examples']} examples")
+            saved = now
+        if now - started > arguments.seconds:
+            break
+    run.save(time.monotonic() - saved)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 def scripts(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
     before = torch.backends.cuda.matmul.fp32_precision
-    names = ("random_operands", "random_products")
+    names = ("random_operands", "random_trying", "random_products")
     yield [importlib.import_module(name) for name in names]
     torch.backends.cuda.matmul.fp32_precision = before
     for name in names:
@@ -44,8 +44,8 @@ def run(scripts, tmp_path, monkeypatch):
     def call(*options: str):
         kept = tmp_path / "random.json"
         monkeypatch.setattr(sys, "argv", ["x", "-o", str(kept), *options])
-        monkeypatch.setattr(scripts[1], "config_pool", lambda device: POOL)
-        return scripts[1].main(), json.loads(kept.read_text())
+        monkeypatch.setattr(scripts[2], "config_pool", lambda device: POOL)
+        return scripts[2].main(), json.loads(kept.read_text())
 
     return call
 
@@ -63,8 +63,17 @@ def test_examples_are_right_and_a_second_run_goes_on(run):
     assert len(again["kernels"]) <= 12
 
 
+def test_processes_find_what_one_finds(run):
+    _, alone = run("--examples", "8", "--kernels", "6", "--seed", "3")
+    Path(sys.argv[2]).unlink()
+    status, shared = run("--examples", "8", "--kernels", "6", "--seed", "3", "--jobs", "2")
+    assert status == 0
+    for name in ("next", "examples", "kernels", "by_variant", "by_dtype", "worst_error_ratio"):
+        assert shared[name] == alone[name], name
+
+
 def test_a_wrong_result_and_a_write_outside_are_found(run, scripts, monkeypatch):
-    products = scripts[1]
+    trying = scripts[1]
 
     def wrong(config, problem, device, *operands):
         def launch(a, b, out, *rest):
@@ -74,14 +83,14 @@ def test_a_wrong_result_and_a_write_outside_are_found(run, scripts, monkeypatch)
 
     def outside(config, problem, device, *operands):
         def launch(a, b, out, *scales):
-            prepared, _ = products.expected(problem, a, b, scales)
+            prepared, _ = trying.expected(problem, a, b, scales)
             out.copy_(prepared.view(out.shape))
             out.as_strided((1,), (1,), 3).fill_(1)  # in the poison before the output
 
         return launch
 
     for fault, text in ((wrong, "times the tolerance"), (outside, "wrote outside")):
-        monkeypatch.setattr(products.MATMUL, "bind", fault)
+        monkeypatch.setattr(trying.MATMUL, "bind", fault)
         status, found = run("--examples", "1", "--seed", "0")
         assert status == 1
         assert text in found["failures"][0]["fault"]
