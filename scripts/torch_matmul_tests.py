@@ -1,6 +1,6 @@
 """Run torch's own samples for products against `tunekit.matmul` in place of `torch.matmul`.
 
-    python scripts/torch_matmul_tests.py [--device cuda] [--backend triton] > torch-tests.json
+    python scripts/torch_matmul_tests.py [--device cuda] [--backend triton] [--jobs 12] > tests.json
 
 The samples are those of torch's OpInfo tests (`torch.testing._internal`, which needs expecttest):
 matmul, mm, bmm, mv, dot, addmm, baddbmm, linear. Each is checked as torch checks operators: value,
@@ -19,8 +19,11 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -230,15 +233,37 @@ def _shapes(sample: Any) -> str:
     return " ".join(str(tuple(one.shape)) for one in _operands(sample))
 
 
+def tally_of_part(device: str, backend: str, parts: int, part: int) -> tuple[Tally, set[str]]:
+    """Make the checks on one part of the samples; also return the untuned problems met."""
+    torch.manual_seed(0)
+    tally = Tally()
+    run(islice(samples_of_torch(device), part, None, parts), backend, tally)
+    return tally, {str(key) for key in dispatch.miss_counts()}
+
+
+def whole_tally(device: str, backend: str, jobs: int) -> tuple[Tally, set[str]]:
+    """Make every check, here or in so many processes."""
+    part = partial(tally_of_part, device, backend, jobs)
+    if jobs == 1:
+        return part(0)
+    whole, untuned = Tally(), set[str]()
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        for tally, met in pool.map(part, range(jobs)):
+            whole.made += tally.made
+            whole.failed += tally.failed
+            whole.torchs += tally.torchs
+            untuned |= met
+    return whole, untuned
+
+
 def main() -> int:
     """Run the checks and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--backend", default="auto", choices=["auto", "triton"])
+    parser.add_argument("--jobs", type=int, default=1, help="in so many processes")
     arguments = parser.parse_args()
-    torch.manual_seed(0)
-    tally = Tally()
-    run(samples_of_torch(arguments.device), arguments.backend, tally)
+    tally, untuned = whole_tally(arguments.device, arguments.backend, arguments.jobs)
     wrong = list(unlike_torch(arguments.device))
     document = {
         "what": "torch's samples for products, against tunekit.matmul",
@@ -248,7 +273,7 @@ def main() -> int:
         "triton": triton.__version__,
         "device": arguments.device,
         "backend": arguments.backend,
-        "untuned_problems": len(dispatch.miss_counts()),
+        "untuned_problems": len(untuned),
         "checks": dict(sorted(tally.made.items())),
         "failed": tally.failed,
         "failed_in_torch_too": tally.torchs,

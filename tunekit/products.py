@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tunekit.allocation import allocating
 from tunekit.errors import ProblemError
 from tunekit.folding import Fold, fold, multiplies, pairs, result_shape
 from tunekit.key import MAX_SIZE
@@ -199,7 +200,7 @@ def _run_of(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Run:
     served = _serve(a, b, one, a.new_empty(shape), policy)
     if served.launch is None:
         return counted(served, torch.matmul, a)
-    return counted(served, _allocating(guarded(served.launch), shape), a)
+    return counted(served, allocating(guarded(served.launch), shape, a), a)
 
 
 def _serve(
@@ -210,17 +211,6 @@ def _serve(
     if out.shape != shape:
         out = out.view(shape)
     return STATE.serve(left, right, out, policy)
-
-
-def _allocating(launch: Launch, shape: tuple[int, ...]) -> Run:
-    strides = torch.empty(shape, device="meta").stride()  # saves torch half of its time to say so
-
-    def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        out = a.new_empty_strided(shape, strides)
-        launch(a, b, out)
-        return out
-
-    return run
 
 
 def _writing(launch: Callable[..., Any]) -> Run:
