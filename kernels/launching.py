@@ -111,40 +111,34 @@ class _Kept:
         self._compiled = compiled
         self._build = build
         self._maps: list[list[dict[int, Any]]] = [[{} for _ in step.maps] for step in steps]
-        self._of_stream: dict[int, list[Queue]] = {}
-        self._shared = None if any(step.kept for step in steps) else self._queues(steps)
+        self._of_stream: dict[int, Queue] = {}
+        self._shared = None if any(step.kept for step in steps) else self._queue(steps)
 
     def queue(self) -> Queue:
         """Return what queues the launches on operands of the kind this was made for."""
-        if len(self._maps) > 1:
-            return self._in_order
-        return self._each if self._shared is None else self._shared[0]
+        if self._shared is not None:
+            return self._shared
+        of_stream, make = self._of_stream, self._on
 
-    def _each(
-        self, stream: int, operands: tuple[int, ...], tensors: tuple[torch.Tensor, ...]
-    ) -> None:
-        for queue in self._shared or self._on(stream, tensors):
-            queue(stream, operands, tensors)
+        def queue(stream: int, operands: tuple[int, ...], tensors: tuple[Any, ...]) -> None:
+            # The default stream, which is 0, cannot be captured; of others that has to be asked.
+            known = None if stream else of_stream.get(0)
+            (known or make(stream, tensors))(stream, operands, tensors)
 
-    def _in_order(
-        self, stream: int, operands: tuple[int, ...], tensors: tuple[torch.Tensor, ...]
-    ) -> None:
-        """Queue launches that hand something on, unmixed with another thread's."""
-        with _handing_on:
-            self._each(stream, operands, tensors)
+        return queue
 
-    def _on(self, stream: int, tensors: tuple[torch.Tensor, ...]) -> list[Queue]:
-        # The default stream, which is 0, cannot be captured.
+    def _on(self, stream: int, tensors: tuple[torch.Tensor, ...]) -> Queue:
         if stream and torch.cuda.is_current_stream_capturing():
-            return self._queues(self._steps(*tensors))
+            return self._queue(self._steps(*tensors))
         if stream not in self._of_stream:
-            self._of_stream[stream] = self._queues(self._steps(*tensors))
+            self._of_stream[stream] = self._queue(self._steps(*tensors))
         return self._of_stream[stream]
 
-    def _queues(self, steps: Steps) -> list[Queue]:
-        return [
+    def _queue(self, steps: Steps) -> Queue:
+        each = [
             _queue(step, maps, self._encoded) for step, maps in zip(steps, self._maps, strict=True)
         ]
+        return each[0] if len(each) == 1 else _in_order(each)
 
     def _steps(self, *tensors: Any) -> Steps:
         steps = bare_steps(self._compiled, self._build(*tensors))
@@ -160,6 +154,17 @@ class _Kept:
                     maps.clear()
                 maps[operands[which]] = step.values[place]
         return wanted[address]
+
+
+def _in_order(each: list[Queue]) -> Queue:
+    """Return what queues launches that hand something on, unmixed with another thread's."""
+
+    def queue(stream: int, operands: tuple[int, ...], tensors: tuple[Any, ...]) -> None:
+        with _handing_on:
+            for one in each:
+                one(stream, operands, tensors)
+
+    return queue
 
 
 def _queue(step: Step, known: list[dict[int, Any]], encoded: Callable[..., Any]) -> Queue:
