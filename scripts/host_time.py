@@ -203,16 +203,20 @@ def databases_opened() -> Iterator[list[str]]:
         watching[0] = False
 
 
-def ratios(found: dict[str, dict[str, float]], *, prepared_more: bool) -> dict[str, Any]:
-    """Return tunekit's time as parts of the others', and whether each goal is met."""
-    ours = found["tunekit"]["median_us"]
+def ratios(times: dict[str, list[float]], *, prepared_more: bool) -> dict[str, Any]:
+    """Return tunekit's time as parts of the others', and whether each goal is met.
+
+    A part is the median over rounds of the two times' ratio in one round: a host that is slower for
+    a while is so for both.
+    """
     made: dict[str, Any] = {}
     for other in ("torch", "jit", "autotuned"):
-        if other in found:
+        if other in times:
             goal = GOALS.get(other)
             if other == "torch" and prepared_more:
                 goal = GOALS["torch, with descriptors or a workspace"]
-            part = ours / found[other]["median_us"]
+            pairs = zip(times["tunekit"], times[other], strict=True)
+            part = statistics.median(ours / theirs for ours, theirs in pairs)
             made[other] = {
                 "part": round(part, 3),
                 "goal": goal,
@@ -241,7 +245,7 @@ def main() -> int:
         more = name == "padded" or "split" in name or "tunekit, descriptors anew" in found
         variants[name] = {
             "problem": str(PROBLEMS[name]), "config": str(config), **found,
-            "parts": ratios(found, prepared_more=more),
+            "parts": ratios(times, prepared_more=more),
         }  # fmt: skip
     a, b = dense_operands(PROBLEMS["pointer"], torch.device("cuda"))
     tunekit.matmul(a, b, on_miss="fallback")

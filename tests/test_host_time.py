@@ -77,11 +77,12 @@ def test_a_call_that_gets_slower_is_not_flat(script):
 
 
 def test_the_goals_are_parts_of_the_others_times(script):
-    found = {"tunekit": {"median_us": 9.5}, "torch": {"median_us": 10.0},
-             "autotuned": {"median_us": 40.0}}  # fmt: skip
-    plain = script.ratios(found, prepared_more=False)
+    # the host was slower in one round, for some of it
+    times = {"tunekit": [9.5, 9.5, 19.0], "torch": [10.0, 10.0, 12.0], "autotuned": [40.0] * 3}
+    plain = script.ratios(times, prepared_more=False)
+    assert plain["torch"]["part"] == 0.95
     assert (plain["torch"]["met"], plain["autotuned"]["met"]) == (False, True)
-    assert script.ratios(found, prepared_more=True)["torch"]["met"]
+    assert script.ratios(times, prepared_more=True)["torch"]["met"]
 
 
 def test_an_opened_database_is_noticed(script, tmp_path):
