@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from tunekit.config import Config
 from tunekit.space import FIELDS
 
-_VARIANT_WEIGHT = 4.0
+_VARIANT_WEIGHT = 2.0
 _SWITCH_WEIGHT = 1.0
 _FIELD_WEIGHT = {"group_size": 0.5}
 
@@ -20,7 +20,7 @@ _FIELD_WEIGHT = {"group_size": 0.5}
 class Points:
     """The configs of a space as Optuna's named parameters and as points with a distance.
 
-    One unit of distance is a doubling of a size; another variant is as far as four doublings.
+    One unit of distance is a doubling of a size; another variant is as far as two.
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
