@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from tunekit.child import Child, ChildError
+from tunekit.errors import TuneError
 from tunekit.fleet.member import serve
 from tunekit.fleet.messages import Broke, Gone, Message, Post
 
@@ -28,7 +29,11 @@ class Crew(Protocol):
         """How many workers there are to be at the start."""
 
     def start(self, hear: Hear) -> None:
-        """Start the workers."""
+        """Start the workers.
+
+        Raises:
+            TuneError: this host cannot have so many.
+        """
 
     def send(self, worker: int, message: Message) -> None:
         """Send a message. That a worker has died is told by `Gone`."""
@@ -66,8 +71,19 @@ class Processes:
 
     def start(self, hear: Hear) -> None:
         """Start the workers."""
-        for post in self._planned:
-            self._start(post)
+        try:
+            for post in self._planned:
+                self._start(post)
+        except OSError as error:  # no more files, processes or memory
+            there = len(self._children)
+            self.close()
+            raise TuneError(
+                f"this host started {there} of {self.planned} workers, and then:"
+                f" {error.strerror}: ask for fewer with --workers, or raise its limits (ulimit -a)"
+            ) from error
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
         self._thread = threading.Thread(
             target=self._attend, args=(hear,), name="tunekit-crew", daemon=True
         )
