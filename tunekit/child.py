@@ -114,6 +114,12 @@ class Child:
         words = self._last_words()
         return f"{how}: {words}" if words else how
 
+    def end(self) -> None:
+        """Have the child end, without waiting: whoever reads from it is told. For any thread."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """End the child, and all that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -227,7 +228,7 @@ def test_a_child_that_cannot_be_started_leaves_no_file_open(monkeypatch):
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr("tunekit.child.subprocess.Popen", refuse)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(BlockingIOError):
         Child(print)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

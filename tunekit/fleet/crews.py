@@ -41,6 +41,12 @@ class Crew(Protocol):
     def replace(self, worker: int) -> None:
         """Start another worker where one has ended. Only while its `Gone` is being heard."""
 
+    def end(self, worker: int) -> None:
+        """Kill a worker that does not answer. That it is gone is told by `Gone`."""
+
+    def lacking(self) -> str:
+        """Say what workers that have not started yet wait for."""
+
     def close(self) -> None:
         """Kill what still runs."""
 
@@ -101,6 +107,17 @@ class Processes:
         """Start another worker where one has ended."""
         if not self._stopping:
             self._start(self._posts[worker])
+
+    def end(self, worker: int) -> None:
+        """Kill a worker that does not answer."""
+        with self._lock:
+            child = self._children.get(worker)
+            if child is not None:
+                child.end()
+
+    def lacking(self) -> str:
+        """Say what workers that have not started yet wait for."""
+        return "their processes are starting"
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -186,6 +203,13 @@ class Threads:
 
     def replace(self, worker: int) -> None:
         """Do nothing: threads are not killed."""
+
+    def end(self, worker: int) -> None:
+        """Do nothing: threads are not killed."""
+
+    def lacking(self) -> str:
+        """Say what workers that have not started yet wait for."""
+        return "their threads are starting"
 
     def close(self) -> None:
         """Do nothing: they end when they are told to stop."""

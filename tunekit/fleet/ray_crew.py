@@ -111,6 +111,18 @@ class RayCrew:
         if not self._stopping.is_set():
             self._start()
 
+    def end(self, worker: int) -> None:
+        """Kill a worker that does not answer."""
+        with self._lock:
+            actor = self._actors.get(worker)
+        if actor is not None:
+            self._ray.kill(actor)
+
+    def lacking(self) -> str:
+        """Say what workers that have not started yet wait for."""
+        free = int(self._ray.available_resources().get(self._kind, 0))
+        return f"of {self._total(self._kind)} {self._kind}s in the cluster {free} are free"
+
     def close(self) -> None:
         """Kill what still runs, and the cluster if it is the run's own."""
         if self._stopping.is_set():
