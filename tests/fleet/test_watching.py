@@ -8,7 +8,7 @@ import pytest
 
 from tunekit.cache import Claims, Holder, Store
 from tunekit.device import KNOWN_DEVICES
-from tunekit.errors import DeviceError, TuneError
+from tunekit.errors import DeviceError, StoreError, TuneError
 from tunekit.fleet import leading
 from tunekit.fleet.identity import made_by
 from tunekit.fleet.leading import Lead
@@ -115,9 +115,7 @@ def test_a_run_without_a_worker_says_what_it_waits_for_and_then_ends(store, capl
     told = "no worker is left: waiting for one of 1 (no GPU is free); Ctrl-C ends the run"
     assert [record.message for record in caplog.records].count(told) == 1
     lead.look(ALONE_S)
-    with pytest.raises(
-        TuneError, match=r"no worker has come in 15 minutes .*: no GPU is free;"
-    ):
+    with pytest.raises(TuneError, match=r"no worker has come in 15 minutes .*: no GPU is free;"):
         runners[HERE.slug]._squad.take(keys(HERE))
     lead.close()
 
@@ -159,4 +157,51 @@ def test_a_run_that_waits_for_its_first_worker_says_so(store, monkeypatch, caplo
     lead = Lead(Late(), store.location)
     assert len(lead.runners(0)) == 1
     assert "no worker has started yet: waiting for one of 1 (none of 0 GPUs is free)" in caplog.text
+    lead.close()
+
+
+def test_all_workers_of_a_large_run_may_die_at_once(store):
+    """As those of one host do, or of one server that is started again."""
+    crew = Crew((HERE,) * 8)
+    lead, _ = led(crew, store)
+    for worker in range(1, 9):
+        crew.hear(worker, Gone("was lost to Ray"))
+    assert crew.replaced == list(range(1, 9))
+    lead.close()
+
+
+def test_a_worker_that_a_server_failed_is_replaced_once_it_has_ended(caplog):
+    crew = Crew()
+    lead = Lead(crew, "postgresql://nobody@nowhere/none")
+    crew.hear(1, Refused(StoreError("the server is starting up")))
+    assert crew.replaced == []
+    crew.hear(1, Gone("ended with exit code 0"))
+    assert crew.replaced == [1]
+    assert "a worker failed: the server is starting up: its keys go to others" in caplog.text
+    lead.close()
+
+
+def test_a_worker_that_a_file_failed_is_not(store):
+    crew = Crew()
+    lead, runners = led(crew, store)
+    crew.hear(1, Refused(StoreError("the disk is full")))
+    crew.hear(1, Gone("ended with exit code 0"))
+    assert crew.replaced == []
+    with pytest.raises(StoreError, match="the disk is full"):
+        runners[HERE.slug]._squad.take(keys(HERE))
+    lead.close()
+
+
+def test_a_server_that_stays_away_ends_the_run_with_what_it_says():
+    crew = Crew()
+    lead = Lead(crew, "postgresql://nobody@nowhere/none")
+    (runner,) = lead.runners(0)
+    for worker in range(1, leading.MOST_DEATHS + 2):
+        crew.hear(worker, Refused(StoreError("the server is gone")))
+        crew.hear(worker, Gone("ended with exit code 0"))
+        if len(crew.replaced) == worker:
+            crew.greet(worker + 1, HERE)
+    assert len(crew.replaced) == leading.MOST_DEATHS
+    with pytest.raises(TuneError, match=r"6 workers died .* failed: the server is gone"):
+        runner._squad.take(keys(HERE))
     lead.close()

@@ -19,7 +19,8 @@ from tunekit.trial import Origin
 _log = logging.getLogger(__name__)
 
 MOST_DEATHS = 5
-"""Workers that may die with no trial in between before none is started any more."""
+"""Workers that may die with no trial in between before none is started any more: or as many as
+there are, for they may be of one host, or of one server that was started again."""
 
 STOP_S = 5.0
 """How long workers may take to give their leases back."""
@@ -48,6 +49,9 @@ class Lead:
         """Workers that are no longer starting."""
         self._stopping = False
         self._deaths = 0
+        self._most_deaths = max(MOST_DEATHS, self._starting)
+        self._refusals: dict[int, str] = {}
+        """What workers said that are going to end because of the server."""
         self._reason: TunekitError | None = None
         self._watch = Watch()
         self._ended = threading.Event()
@@ -99,12 +103,12 @@ class Lead:
         if isinstance(message, Hello):
             self._enlist(worker, message)
         elif isinstance(message, Refused):
-            self._reason = self._reason or message.error
-            self._dismiss(worker, str(message.error))
+            self._dismiss(worker, message.error)
         elif isinstance(message, Broke):
             self._break(message.traceback)
         elif isinstance(message, (Stopped, Gone)):
-            self._bury(worker, message)
+            why = self._refusals.pop(worker, None)
+            self._bury(worker, message if why is None else Gone(why))
         elif worker in self._hellos:
             self._squads[self._hellos[worker].device.slug].hear(worker, message)
 
@@ -144,11 +148,20 @@ class Lead:
                 )
         return None
 
-    def _dismiss(self, worker: int, why: str) -> None:
-        """Go on without a worker that says that it cannot work."""
-        if worker in self._hellos and not self._stopping:
-            _log.warning("a worker has ended: %s", why)
-        self._bury(worker, Gone(why), replace=False)
+    def _dismiss(self, worker: int, error: TunekitError) -> None:
+        """Go on without a worker that says that it cannot work.
+
+        A server may be there again soon, as after a restart: then the worker counts as one that
+        died, once its process has let go of the GPU.
+        """
+        works = worker in self._hellos
+        if works and isinstance(error, StoreError) and is_on_server(self._place):
+            self._refusals[worker] = f"failed: {error}"
+            return
+        self._reason = self._reason or error
+        if works and not self._stopping:
+            _log.warning("a worker has ended: %s", error)
+        self._bury(worker, Gone(str(error)), replace=False)
 
     def _bury(self, worker: int, message: Stopped | Gone, *, replace: bool = True) -> None:
         """Have others go on where a worker has ended."""
@@ -172,7 +185,7 @@ class Lead:
         """Say whether a worker is started where one has died, and tell what happened."""
         how = message.how if isinstance(message, Gone) else ""
         self._deaths += 1
-        if self._deaths > MOST_DEATHS:
+        if self._deaths > self._most_deaths:
             self._reason = TuneError(
                 f"{self._deaths} workers died with no trial in between, the last one {how}"
             )
