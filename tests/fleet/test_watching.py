@@ -13,6 +13,7 @@ from tunekit.fleet import leading
 from tunekit.fleet.identity import made_by
 from tunekit.fleet.leading import Lead
 from tunekit.fleet.messages import Gone, Hello, Refused, Stop, Stopped, Take, Taken
+from tunekit.fleet.ray_crew import why_lost
 from tunekit.fleet.watching import ALONE_S, STALLED_S
 from tunekit.key import Problem, TuningKey
 from tunekit.trial import Origin
@@ -205,3 +206,18 @@ def test_a_server_that_stays_away_ends_the_run_with_what_it_says():
     with pytest.raises(TuneError, match=r"6 workers died .* failed: the server is gone"):
         runner._squad.take(keys(HERE))
     lead.close()
+
+
+def test_an_actor_that_could_not_begin_says_why():
+    """Ray's text is a traceback in colours, whose last line tells."""
+    text = (
+        "The actor died because of an error raised in its creation task, "
+        "\x1b[36mray::Actor.__init__()\x1b[39m (pid=1, ip=192.0.2.2, actor_id=00, repr=<Actor>)\n"
+        "  At least one of the input arguments for this task could not be computed:\n"
+        "ModuleNotFoundError: No module named 'tunekit'\n"
+    )
+    assert why_lost(text) == "it could not begin: ModuleNotFoundError: No module named 'tunekit'"
+    died = "The actor died unexpectedly before finishing this task.\n\tclass_name: Actor\n"
+    assert why_lost(died).startswith(
+        "The actor died unexpectedly before finishing this task. class"
+    )
