@@ -56,11 +56,17 @@ class Child:
     def __init__(
         self, serve: Callable[..., None], *args: Any, environ: Mapping[str, str] | None = None
     ) -> None:
-        self.connection, theirs = Pipe()
-        lifeline, self._lifeline = os.pipe()
-        self._output = os.memfd_create("tunekit")  # in memory: a full disk takes nothing from it
-        ends = (theirs.fileno(), lifeline)
-        try:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            self.connection, pipe = Pipe()
+            ours.callback(self.connection.close)
+            theirs.callback(pipe.close)
+            lifeline, self._lifeline = os.pipe()
+            ours.callback(os.close, self._lifeline)
+            theirs.callback(os.close, lifeline)
+            # In memory: a full disk takes nothing from it.
+            self._output = os.memfd_create("tunekit")
+            ours.callback(os.close, self._output)
+            ends = (pipe.fileno(), lifeline)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, ends)],
                 stdin=subprocess.DEVNULL,
@@ -70,9 +76,7 @@ class Child:
                 start_new_session=True,
                 env={**os.environ, **(environ or {})},
             )
-        finally:
-            theirs.close()
-            os.close(lifeline)
+            ours.pop_all()  # it has started: they stay open until it is killed
         self.send((serve, args))
 
     @property
@@ -109,6 +113,12 @@ class Child:
         how = f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
         words = self._last_words()
         return f"{how}: {words}" if words else how
+
+    def end(self) -> None:
+        """Have the child end, without waiting: whoever reads from it is told. For any thread."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """End the child, and all that it started."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tunekit.cache import Claims, Holder, Store
+from tunekit.child import Child
 from tunekit.device import KNOWN_DEVICES
 from tunekit.errors import DeviceError, StoreError, TuneError
-from tunekit.fleet import leading
+from tunekit.fleet import crews, leading
 from tunekit.fleet.crews import Threads
 from tunekit.fleet.leading import Lead
 from tunekit.fleet.messages import Post
@@ -201,3 +204,31 @@ def test_no_more_workers_are_started_than_may_die_in_a_row(slow, recording, tmp_
     with pytest.raises(TuneError, match=r"6 workers died with no trial in between, the last one"):
         lead.runners(60)
     lead.close()
+
+
+def test_a_host_that_cannot_have_so_many_workers_says_how_many_it_can(slow, tmp_path, monkeypatch):
+    """Those that were started are ended, and no file stays open."""
+    post, started = Post(slow.open_and_die, "replay:none", str(tmp_path / "c.db")), []
+
+    def child(*arguments):
+        if len(started) == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        started.append(SimpleNamespace(kill=lambda: killed.append(1), connection=None))
+        return started[-1]
+
+    killed = []
+    monkeypatch.setattr(crews, "Child", child)
+    with pytest.raises(TuneError, match=r"started 2 of 3 workers, and then: Too many open files"):
+        Lead(crews.Processes([post] * 3), post.cache)
+    assert len(killed) == 2
+
+
+def test_a_child_that_cannot_be_started_leaves_no_file_open(monkeypatch):
+    def refuse(*arguments, **settings):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr("tunekit.child.subprocess.Popen", refuse)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(BlockingIOError):
+        Child(print)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from tunekit.child import Child, ChildError
+from tunekit.errors import TuneError
 from tunekit.fleet.member import serve
 from tunekit.fleet.messages import Broke, Gone, Message, Post
 
@@ -28,13 +29,23 @@ class Crew(Protocol):
         """How many workers there are to be at the start."""
 
     def start(self, hear: Hear) -> None:
-        """Start the workers."""
+        """Start the workers.
+
+        Raises:
+            TuneError: this host cannot have so many.
+        """
 
     def send(self, worker: int, message: Message) -> None:
         """Send a message. That a worker has died is told by `Gone`."""
 
     def replace(self, worker: int) -> None:
         """Start another worker where one has ended. Only while its `Gone` is being heard."""
+
+    def end(self, worker: int) -> None:
+        """Kill a worker that does not answer. That it is gone is told by `Gone`."""
+
+    def lacking(self) -> str:
+        """Say what workers that have not started yet wait for."""
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -66,8 +77,19 @@ class Processes:
 
     def start(self, hear: Hear) -> None:
         """Start the workers."""
-        for post in self._planned:
-            self._start(post)
+        try:
+            for post in self._planned:
+                self._start(post)
+        except OSError as error:  # no more files, processes or memory
+            there = len(self._children)
+            self.close()
+            raise TuneError(
+                f"this host started {there} of {self.planned} workers, and then:"
+                f" {error.strerror}: ask for fewer with --workers, or raise its limits (ulimit -a)"
+            ) from error
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
         self._thread = threading.Thread(
             target=self._attend, args=(hear,), name="tunekit-crew", daemon=True
         )
@@ -85,6 +107,17 @@ class Processes:
         """Start another worker where one has ended."""
         if not self._stopping:
             self._start(self._posts[worker])
+
+    def end(self, worker: int) -> None:
+        """Kill a worker that does not answer."""
+        with self._lock:
+            child = self._children.get(worker)
+            if child is not None:
+                child.end()
+
+    def lacking(self) -> str:
+        """Say what workers that have not started yet wait for."""
+        return "their processes are starting"
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -170,6 +203,13 @@ class Threads:
 
     def replace(self, worker: int) -> None:
         """Do nothing: threads are not killed."""
+
+    def end(self, worker: int) -> None:
+        """Do nothing: threads are not killed."""
+
+    def lacking(self) -> str:
+        """Say what workers that have not started yet wait for."""
+        return "their threads are starting"
 
     def close(self) -> None:
         """Do nothing: they end when they are told to stop."""

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import datetime, timezone
+import time
 
 from tunekit.cache import Holder, Store
-from tunekit.config import Config
-from tunekit.device import DeviceInfo
 from tunekit.errors import DeviceError, StoreError, TuneError, TunekitError
 from tunekit.fleet.crews import Crew
 from tunekit.fleet.identity import made_by
 from tunekit.fleet.messages import Broke, Gone, Hello, Message, Refused, Stop, Stopped, Tried
-from tunekit.fleet.runner import FleetRunner, Ground
+from tunekit.fleet.runner import FleetRunner, Ground, MeasuredElsewhere
 from tunekit.fleet.squad import Squad
-from tunekit.kernels import family
-from tunekit.key import Problem
-from tunekit.space import Space
-from tunekit.trial import Fingerprint, Origin, Provenance
+from tunekit.fleet.watching import ALONE_S, LOOK_S, NOTE_S, Watch
+from tunekit.trial import Origin
 
 _log = logging.getLogger(__name__)
 
 MOST_DEATHS = 5
-"""Workers that may die with no trial in between before none is started any more."""
+"""Workers that may die with no trial in between before none is started any more: or as many as
+there are, for they may be of one host, or of one server that was started again."""
 
 STOP_S = 5.0
 """How long workers may take to give their leases back."""
@@ -52,7 +49,13 @@ class Lead:
         """Workers that are no longer starting."""
         self._stopping = False
         self._deaths = 0
+        self._most_deaths = max(MOST_DEATHS, self._starting)
+        self._refusals: dict[int, str] = {}
+        """What workers said that are going to end because of the server."""
         self._reason: TunekitError | None = None
+        self._watch = Watch()
+        self._ended = threading.Event()
+        self._alone_since: float | None = None
         self._made_by: dict[Origin, dict[str, str]] = {}
         crew.start(self._hear)
 
@@ -65,7 +68,8 @@ class Lead:
             TunekitError: none of them can work, and why.
         """
         with self._known:
-            self._known.wait_for(lambda: self._hellos or not self._starting)
+            while not self._known.wait_for(lambda: self._hellos or not self._starting, NOTE_S):
+                self._note_waiting("no worker has started yet")
             self._known.wait_for(lambda: not self._starting, patience_s)
             if not self._hellos:
                 raise self._reason or TuneError("no worker could be started")
@@ -77,6 +81,7 @@ class Lead:
     def attach(self, store: Store) -> None:
         """Say through which store the leases of workers that die are given back."""
         self._store = store
+        threading.Thread(target=self._attend, name="tunekit-watch", daemon=True).start()
 
     def close(self) -> None:
         """Have the workers give back what they have, and end them."""
@@ -84,9 +89,10 @@ class Lead:
             if self._stopping:
                 return
             self._stopping = True
+            self._ended.set()
             for squad in self._squads.values():
                 squad.fail(TuneError("the run was ended"))
-            for worker in self._hellos:
+            for worker in list(self._hellos):
                 self._crew.send(worker, Stop())
             self._known.wait_for(lambda: not self._hellos, STOP_S)
         self._crew.close()
@@ -97,12 +103,12 @@ class Lead:
         if isinstance(message, Hello):
             self._enlist(worker, message)
         elif isinstance(message, Refused):
-            self._reason = self._reason or message.error
-            self._dismiss(worker, str(message.error))
+            self._dismiss(worker, message.error)
         elif isinstance(message, Broke):
             self._break(message.traceback)
         elif isinstance(message, (Stopped, Gone)):
-            self._bury(worker, message)
+            why = self._refusals.pop(worker, None)
+            self._bury(worker, message if why is None else Gone(why))
         elif worker in self._hellos:
             self._squads[self._hellos[worker].device.slug].hear(worker, message)
 
@@ -142,11 +148,20 @@ class Lead:
                 )
         return None
 
-    def _dismiss(self, worker: int, why: str) -> None:
-        """Go on without a worker that says that it cannot work."""
-        if worker in self._hellos and not self._stopping:
-            _log.warning("a worker has ended: %s", why)
-        self._bury(worker, Gone(why), replace=False)
+    def _dismiss(self, worker: int, error: TunekitError) -> None:
+        """Go on without a worker that says that it cannot work.
+
+        A server may be there again soon, as after a restart: then the worker counts as one that
+        died, once its process has let go of the GPU.
+        """
+        works = worker in self._hellos
+        if works and isinstance(error, StoreError) and is_on_server(self._place):
+            self._refusals[worker] = f"failed: {error}"
+            return
+        self._reason = self._reason or error
+        if works and not self._stopping:
+            _log.warning("a worker has ended: %s", error)
+        self._bury(worker, Gone(str(error)), replace=False)
 
     def _bury(self, worker: int, message: Stopped | Gone, *, replace: bool = True) -> None:
         """Have others go on where a worker has ended."""
@@ -170,13 +185,58 @@ class Lead:
         """Say whether a worker is started where one has died, and tell what happened."""
         how = message.how if isinstance(message, Gone) else ""
         self._deaths += 1
-        if self._deaths > MOST_DEATHS:
+        if self._deaths > self._most_deaths:
             self._reason = TuneError(
                 f"{self._deaths} workers died with no trial in between, the last one {how}"
             )
             return False
         _log.warning("a worker %s: its keys go to others, and another one is started", how)
         return True
+
+    def _attend(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """See to workers that do not answer, and to there being none, at a time in seconds."""
+        self._end_stalled(now)
+        self._check()
+        with self._known:
+            alone = any(not squad.size for squad in self._squads.values()) and self._starting > 0
+            if not alone or self._stopping:
+                self._alone_since = None
+                return
+            if self._alone_since is None:
+                self._alone_since = now
+                self._note_waiting("no worker is left")
+            if now - self._alone_since < ALONE_S:
+                return
+            why = TuneError(
+                f"no worker has come in {ALONE_S / 60:.0f} minutes since the last one ended:"
+                f" {self._crew.lacking()}; the same command does only the rest"
+            )
+            for squad in self._squads.values():
+                if not squad.size:
+                    squad.fail(why)
+
+    def _end_stalled(self, now: float) -> None:
+        """End workers that have let their leases run out: stopped, or stuck in a driver's call."""
+        if self._store is None:
+            return
+        leasing = {w: h for s in list(self._squads.values()) for w, h in s.leasing().items()}
+        try:
+            holding = {lease.holder.name for lease in self._store.leases().values()}
+        except StoreError:  # whoever needs the store says so
+            return
+        for worker in self._watch.stalled(leasing, holding, now):
+            _log.warning("%s has not renewed its leases: it is ended", leasing[worker])
+            self._crew.end(worker)
+
+    def _note_waiting(self, what: str) -> None:
+        _log.warning(
+            "%s: waiting for one of %d (%s); Ctrl-C ends the run",
+            what, self._starting, self._crew.lacking(),
+        )  # fmt: skip
 
     def _note_start(self, worker: int) -> None:
         if worker not in self._heard_of:
@@ -211,37 +271,3 @@ class Lead:
 
     def _ground_of(self, hello: Hello) -> Ground:
         return self._ground or MeasuredElsewhere(hello.device, hello.driver)
-
-
-class MeasuredElsewhere:
-    """A GPU that workers have, and this process need not see."""
-
-    origin = Origin.MEASURED
-
-    def __init__(self, device: DeviceInfo, driver: str) -> None:
-        self.device = device
-        self._driver = driver
-
-    def space(self, problem: Problem) -> Space:
-        """Return every legal config of the problem on this GPU."""
-        return family(problem.family).space(problem, self.device)
-
-    def provenance(self, problem: Problem, config: Config) -> Provenance:
-        """Say where a result of this config for this problem comes from."""
-        import torch
-        import triton
-
-        from tunekit.timing import PROTOCOL
-        from tunekit.version import VERSION
-
-        fingerprint: Fingerprint = family(problem.family).fingerprint(config.variant)
-        return Provenance(
-            fingerprint=fingerprint,
-            protocol=PROTOCOL,
-            tunekit=VERSION,
-            triton=triton.__version__,
-            torch=str(torch.__version__),
-            driver=self._driver,
-            device_name=self.device.name,
-            created_at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )

@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import queue
+import re
 import socket
 import threading
 import time
@@ -111,6 +112,18 @@ class RayCrew:
         if not self._stopping.is_set():
             self._start()
 
+    def end(self, worker: int) -> None:
+        """Kill a worker that does not answer."""
+        with self._lock:
+            actor = self._actors.get(worker)
+        if actor is not None:
+            self._ray.kill(actor)
+
+    def lacking(self) -> str:
+        """Say what workers that have not started yet wait for."""
+        free = int(self._ray.available_resources().get(self._kind, 0))
+        return f"of {self._total(self._kind)} {self._kind}s in the cluster {free} are free"
+
     def close(self) -> None:
         """Kill what still runs, and the cluster if it is the run's own."""
         if self._stopping.is_set():
@@ -174,8 +187,7 @@ class RayCrew:
         try:
             messages = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            how = str(error).strip().replace("\n", " ")[:200]
-            messages = [Gone(f"was lost to Ray: {how}")]
+            messages = [Gone(f"was lost to Ray: {why_lost(str(error))}")]
         for message in messages:
             if isinstance(message, Gone):
                 with self._lock:
@@ -196,6 +208,18 @@ class RayCrew:
             if node["Alive"] and node["Resources"].get("GPU", 0) >= 1
         ]
         return max(1, min(found, default=1))
+
+
+def why_lost(text: str) -> str:
+    """Return what Ray says of an actor that has ended, in one line.
+
+    Of one that could not begin it is the exception there: as where tunekit is not installed.
+    """
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+    lines = [line for line in lines if line]
+    if lines and "creation task" in lines[0]:
+        return f"it could not begin: {lines[-1]}"[:300]
+    return " ".join(lines)[:200]
 
 
 def _reach(address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import fields
+from datetime import datetime, timezone
 from typing import Protocol
 
 from tunekit.config import Config
@@ -11,11 +12,12 @@ from tunekit.device import DeviceInfo
 from tunekit.errors import TunekitError
 from tunekit.fleet.jobs import Job
 from tunekit.fleet.squad import Squad
+from tunekit.kernels import family
 from tunekit.key import Problem, TuningKey
 from tunekit.runner import Finals
 from tunekit.space import Space
 from tunekit.spent import Spent
-from tunekit.trial import Measurement, Origin, Provenance, Trial
+from tunekit.trial import Fingerprint, Measurement, Origin, Provenance, Trial
 
 ACCOUNT_S = 10.0
 
@@ -40,6 +42,40 @@ class Ground(Protocol):
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:
         """Say where a result of this config for this problem comes from."""
+
+
+class MeasuredElsewhere:
+    """A GPU that workers have, and this process need not see."""
+
+    origin = Origin.MEASURED
+
+    def __init__(self, device: DeviceInfo, driver: str) -> None:
+        self.device = device
+        self._driver = driver
+
+    def space(self, problem: Problem) -> Space:
+        """Return every legal config of the problem on this GPU."""
+        return family(problem.family).space(problem, self.device)
+
+    def provenance(self, problem: Problem, config: Config) -> Provenance:
+        """Say where a result of this config for this problem comes from."""
+        import torch
+        import triton
+
+        from tunekit.timing import PROTOCOL
+        from tunekit.version import VERSION
+
+        fingerprint: Fingerprint = family(problem.family).fingerprint(config.variant)
+        return Provenance(
+            fingerprint=fingerprint,
+            protocol=PROTOCOL,
+            tunekit=VERSION,
+            triton=triton.__version__,
+            torch=str(torch.__version__),
+            driver=self._driver,
+            device_name=self.device.name,
+            created_at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
 
 
 class FleetRunner:

@@ -126,6 +126,12 @@ class Squad:
                 if place is not None and place.state is State.HELD and place.worker is not None:
                     self._send(place.worker, Drop((key,)))
 
+    def leasing(self) -> dict[int, Holder]:
+        """Return the workers that have keys, each with the holder of its leases."""
+        with self._changed:
+            busy = {p.worker for p in self._desk.places.values() if p.state is State.HELD}
+            return {w: hello.holder for w, hello in self._desk.members.items() if w in busy}
+
     def outline(self, problems: Sequence[Problem]) -> None:
         """Have the workers enumerate spaces, each its share."""
         with self._changed:
