@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tunekit
-from tunekit import dispatch, products, serving
+from tunekit import dispatch, policies, products, serving
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
@@ -225,12 +225,48 @@ def test_a_subclass_decides_for_itself(pretend_gpu):
 
 
 def test_the_kinds_remembered_are_bounded(pretend_gpu, launches, monkeypatch):
-    monkeypatch.setattr(products, "MOST_KINDS", 10)
+    monkeypatch.setattr(policies, "MOST_KINDS", 10)
     monkeypatch.setattr(serving, "MOST_SERVED", 20)
     for m in range(1, 50):
-        tunekit.matmul(*operands(m), on_miss="fallback")
-        assert len(dispatch.current().prepared) <= 10
+        a, b = operands(m)
+        with tunekit.policy(on_miss="fallback", backend="triton"):
+            tunekit.matmul(a, b)
+            tunekit.matmul(a, b, out=a.new_empty(m, b.shape[1]))
+            tunekit.matmul(a, b, out_dtype=torch.float32)
+            tunekit.linear(a, b.t())
+            assert len(dispatch.current().prepared) <= 10
         assert len(products.STATE.served) <= 20
+
+
+MULTIPLIED = {
+    "matmul": tunekit.matmul,
+    "out": lambda a, b: tunekit.matmul(a, b, out=a.new_empty(a.shape[0], b.shape[1])),
+    "out_dtype": lambda a, b: tunekit.matmul(a, b, out_dtype=torch.float32),
+    "linear": lambda a, b: tunekit.linear(a, b.t()),
+}
+
+
+@pytest.mark.parametrize("how", MULTIPLIED)
+def test_what_was_chosen_before_a_reload_is_gone_though_it_was_prepared_after_it(
+    how, pretend_gpu, launches, monkeypatch
+):
+    reloads, serve = [tunekit.reload], serving.State.serve
+
+    def served(self, *of):
+        found = serve(self, *of)
+        while reloads:  # as another thread may, right after the choice
+            reloads.pop()()
+        return found
+
+    monkeypatch.setattr(serving.State, "serve", served)
+    with tunekit.policy(backend="triton", on_miss="fallback"):
+        MULTIPLIED[how](*operands(32))
+        assert not reloads
+        assert not dispatch.current().prepared
+        assert not dispatch.miss_counts()  # nobody would write it to the cache
+        MULTIPLIED[how](*operands(32))
+        assert dispatch.current().prepared
+    assert list(dispatch.miss_counts().values()) == [1]
 
 
 def test_a_size_beyond_32_bits_is_torchs(pretend_gpu):

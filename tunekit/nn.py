@@ -27,7 +27,7 @@ from tunekit import products
 from tunekit.dispatch import matmul
 from tunekit.errors import ProblemError
 from tunekit.kernels.operands import float32_precision
-from tunekit.policies import HERE, PROCESS, Kind, Scope, current
+from tunekit.policies import HERE, PROCESS, Kind, Scope, current, remember
 from tunekit.products import PLAIN
 
 __all__ = ["Linear", "Replacement", "linear", "replace_linear"]
@@ -78,11 +78,13 @@ def linear(
         kind = (*kind, float32_precision())
     if input.is_neg() or weight.is_neg() or not (at_input and at_weight):
         return _unusual(input, weight, bias)
-    run = scope.prepared.get(kind)
+    prepared = scope.prepared
+    run = prepared.get(kind)
     if run is None:
         if not _ours(input, weight, bias):
             return functional.linear(input, weight, bias)
-        run = scope.prepared[kind] = _run_of(input, weight, bias, scope)
+        run = _run_of(input, weight, bias, scope)
+        remember(prepared, kind, run)
     return run(input, weight, bias)
 
 

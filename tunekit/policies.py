@@ -59,9 +59,17 @@ class Policy:
         return replace(self, **{name: value for name, value in own.items() if value is not None})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+MOST_KINDS = 1 << 16
+"""How many kinds of operands are remembered under a policy; then all are met anew."""
+
+
+@dataclass(slots=True, eq=False)
 class Scope:
-    """A policy in force, with what was prepared under it: what to run for operands of a kind."""
+    """A policy in force, with what was prepared under it: what to run for operands of a kind.
+
+    Who prepares something takes the dictionary before he chooses and puts the result into that
+    one: if `forget` came in between, it is another's by then, and the choice is lost with it.
+    """
 
     policy: Policy
     prepared: dict[Kind, Callable[..., Any]] = field(default_factory=dict)
@@ -97,7 +105,14 @@ def current() -> Scope:
 def forget() -> None:
     """Drop everything that was prepared, under whatever policy."""
     for scope in list(_scopes.values()):
-        scope.prepared.clear()
+        scope.prepared = {}
+
+
+def remember(prepared: dict[Kind, Callable[..., Any]], kind: Kind, run: Callable[..., Any]) -> None:
+    """Keep what was prepared for operands of a kind."""
+    if len(prepared) >= MOST_KINDS:
+        prepared.clear()
+    prepared[kind] = run
 
 
 def set_policy(**changes: Any) -> Policy:

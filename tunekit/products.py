@@ -15,7 +15,7 @@ from tunekit.allocation import allocating
 from tunekit.errors import ProblemError
 from tunekit.folding import Fold, fold, multiplies, pairs, result_shape
 from tunekit.key import MAX_SIZE
-from tunekit.policies import Policy, Scope
+from tunekit.policies import Policy, Scope, remember
 from tunekit.serving import Calls, Launch, Served, State, kind_of, on_device_of
 
 Run = Callable[..., torch.Tensor]
@@ -23,9 +23,6 @@ Run = Callable[..., torch.Tensor]
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """The types whose memory is what it seems; a subclass may mean anything."""
 SUPPORTED = (torch.float16, torch.bfloat16, torch.float32)
-
-MOST_KINDS = 1 << 16
-"""How many kinds of operands are remembered under a policy; then all are met anew."""
 
 STATE = State()
 
@@ -55,7 +52,7 @@ def prepare(
     Raises:
         MissError, ProblemError, DeviceError: as `tunekit.matmul`.
     """
-    policy = scope.policy.overridden(backend, on_miss)
+    policy, prepared = scope.policy.overridden(backend, on_miss), scope.prepared
     reason = left_to_torch(a, b, policy)
     if reason is None:
         run = _run_of(a, b, policy)
@@ -63,9 +60,7 @@ def prepare(
         return partial(_without_kernel, policy)
     else:
         run = torch.matmul
-    if len(scope.prepared) >= MOST_KINDS:
-        scope.prepared.clear()
-    scope.prepared[kind_of(a, b, backend, on_miss)] = run
+    remember(prepared, kind_of(a, b, backend, on_miss), run)
     return run
 
 
@@ -82,12 +77,14 @@ def product_into(
     if not takes_kernel(a, b, policy) or not _takes_result(out, a, b):
         return False
     kind = kind_of(a, b, backend, on_miss, out.shape, out.stride(), out.data_ptr() % 16)
-    run = scope.prepared.get(kind)
+    prepared = scope.prepared
+    run = prepared.get(kind)
     if run is None:
         one = fold(a, b)
         if one is None or not (served := _serve(a, b, one, out, policy)).launch:
             return False
-        run = scope.prepared[kind] = _writing(counted(served, guarded(served.launch), a))
+        run = _writing(counted(served, guarded(served.launch), a))
+        remember(prepared, kind, run)
     run(a, b, out)
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)

@@ -124,12 +124,13 @@ class State:
         with self._lock:
             calls = self.misses.get(key)
             if calls is None:
-                calls = self.misses[key] = Calls()
-                for read in [one for one in self._tables.values() if one.device.slug == key.gpu][
-                    :1
-                ]:
-                    if told and read.where:
-                        WRITER.watch(key, read.device, read.where, calls)
+                calls = Calls()
+                read = next((r for r in self._tables.values() if r.device.slug == key.gpu), None)
+                if read is None:
+                    return calls  # forgotten by another thread meanwhile: the next call is counted
+                self.misses[key] = calls
+                if told and read.where:
+                    WRITER.watch(key, read.device, read.where, calls)
             return calls
 
     def read_for(self, place: torch.device, backend: str) -> Read:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tunekit.errors import ProblemError
-from tunekit.policies import Policy, Scope, scope_of
+from tunekit.policies import Policy, Scope, remember, scope_of
 from tunekit.products import PLAIN, STATE, counted, guarded, on_gpu
 from tunekit.serving import Launch, kind_of, scaling_of
 
@@ -48,11 +48,13 @@ def computed(
         MissError: the problem is not tuned, and the policy says that this is an error.
     """
     kind = (*kind_of(a, b), policy, out.dtype, scaling_of(scales))
-    run = scope.prepared.get(kind)
+    prepared = scope.prepared
+    run = prepared.get(kind)
     if run is None:
         served = STATE.serve(a, b, out, policy, *scales)
         launch = _left_out if served.launch is None else _launched(guarded(served.launch))
-        run = scope.prepared[kind] = counted(served, launch, a)
+        run = counted(served, launch, a)
+        remember(prepared, kind, run)
     return bool(run(a, b, out, *scales))
 
 
