@@ -7,9 +7,15 @@ import warnings
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tunekit
-from tunekit import products
+from tunekit import products, widening
+from tunekit.config import Config
 from tunekit.errors import ProblemError
 from tunekit.kernels.matmul_family import MATMUL
 
@@ -178,6 +184,96 @@ def test_a_result_dtype_that_is_none_of_an_operands_is_an_error(dtype, wanted):
     a = torch.ones(4, 4).to(dtype)
     with pytest.raises(ProblemError, match=re.escape(f"out_dtype={wanted} from {dtype}")):
         tunekit.matmul(a, a, out_dtype=wanted)
+
+
+class Function(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Operation(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def _under(mode):
+    def run(wide, a, b):
+        with mode():
+            return wide(a, b)
+
+    return run
+
+
+def _dual(wide, a, b):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(wide(forward_ad.make_dual(a, 2 * a), b)).tangent / 2
+
+
+WATCHED = {
+    "negative": lambda wide, a, b: -wide(torch._neg_view(a), b),
+    "vmap": lambda wide, a, b: torch.vmap(wide, in_dims=(0, None))(a[None].expand(3, -1, -1), b)[1],
+    "jvp": lambda wide, a, b: torch.func.jvp(lambda x: wide(x, b), (a,), (a,))[1],
+    "dual": _dual,
+    "trace": lambda wide, a, b: torch.jit.trace(wide, (2 * a, b), check_trace=False)(a, b),
+    "make_fx": lambda wide, a, b: make_fx(wide)(2 * a, b)(a, b),
+    "functional": lambda wide, a, b: torch.func.functionalize(wide)(a, b),
+    "function": _under(Function),
+    "operation": _under(Operation),
+    "autocast": _under(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
+    "subclass": lambda wide, a, b: wide(a.as_subclass(Named), b).as_subclass(torch.Tensor),
+}
+
+
+class Named(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("how", WATCHED)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_wider_result_is_right_whoever_has_a_say(how, pretend_gpu, monkeypatch):
+    monkeypatch.setattr(widening, "on_gpu", lambda a: True)
+    a, b = torch.randn(32, 32).bfloat16(), torch.randn(32, 32).bfloat16()
+
+    def wide(x, y):
+        return tunekit.matmul(x, y, out_dtype=torch.float32)
+
+    pinned = Config("pointer", 32, 32, 32)  # so that a kernel is what runs where one may
+    with tunekit.policy(config=pinned), warnings.catch_warnings():
+        warnings.filterwarnings("error", category=torch.jit.TracerWarning)
+        found = WATCHED[how](wide, a, b)
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found, a.float() @ b.float(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_under_autocast_the_result_has_the_dtype_that_was_asked_for(compiled):
+    def multiply(a, b, out_dtype):
+        return tunekit.matmul(a, b, out_dtype=out_dtype)
+
+    if compiled:
+        multiply = torch.compile(multiply, backend="eager", fullgraph=True)
+    a = torch.randn(8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        wide = multiply(a, a, torch.float32)
+        assert multiply(a, a, torch.bfloat16).dtype is torch.bfloat16
+    assert wide.dtype is torch.float32
+    assert torch.equal(wide, a.bfloat16().float() @ a.bfloat16().float())
+
+
+def test_a_fake_operand_has_a_wider_result():
+    with FakeTensorMode():
+        a = torch.empty(3, 4, dtype=torch.float16)
+        wide = tunekit.matmul(a, a.t(), out_dtype=torch.float32)
+    assert (wide.dtype, wide.shape) == (torch.float32, (3, 3))
+
+
+def test_an_inference_tensor_is_written_in_inference_mode_alone(outs):
+    a, b = torch.randn(16, 16).half(), torch.randn(16, 16).half()
+    with torch.inference_mode():
+        out = torch.zeros(16, 16).half()
+        assert tunekit.matmul(a, b, out=out, backend="triton") is out
+    with pytest.raises(RuntimeError, match="inference tensor outside InferenceMode"):
+        tunekit.matmul(a, a, out=out, backend="triton")
 
 
 def test_gradients_go_through_a_wider_result():

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from torch.autograd.functional import jacobian
 
 import tunekit
 from tunekit import products
@@ -183,6 +184,17 @@ def test_under_autocast_gradients_are_of_the_weights_dtype(problems):
     assert (a.grad.dtype, b.grad.dtype) == (torch.float32, torch.float32)
     assert {p.dtype for p in problems} == {"bfloat16"}
     assert describe(a.detach(), b.detach().t()).dtype == "float32"
+
+
+def test_many_gradients_at_once_are_torchs(pretend_gpu):
+    def many(multiply):
+        return jacobian(lambda x, y: multiply(x, y).sum(0), (a, b), vectorize=True)
+
+    a, b = torch.randn(4, 8), torch.randn(8, 4)
+    with tunekit.policy(backend="triton"):
+        found = many(tunekit.matmul)
+    for ours, theirs in zip(found, many(torch.matmul), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_gpus_operands_are_recorded_with_the_automatic_backend(monkeypatch):

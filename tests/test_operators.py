@@ -222,3 +222,17 @@ def test_each_size_of_a_graph_runs_the_config_of_its_own_row(
         near = min(rows, key=lambda size: abs(math.log2(size / m)))
         assert (expected is None) is (abs(math.log2(near / m)) > 2)
     assert len(graphs) == 1
+
+
+def test_a_subclass_decides_for_itself_in_a_graph_too():
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            func = torch.add if func is torch.matmul else func
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    a, b = torch.ones(4, 4).as_subclass(Loud), torch.ones(4, 4)
+    compiled = torch.compile(
+        lambda a, b: tunekit.matmul(a, b, backend="triton"), backend="eager", fullgraph=True
+    )
+    assert torch.equal(compiled(a, b).as_subclass(torch.Tensor), torch.full((4, 4), 2.0))

@@ -48,13 +48,15 @@ def _settled(
     how = scope.policy.overridden(backend, on_miss)
     if type(a) not in PLAIN or type(b) not in PLAIN or a.is_nested or b.is_nested:
         return _by_torch(a, b, out, out_dtype, how)
-    if out_dtype is not None and out_dtype != a.dtype:
-        return widened(a, b, out, out_dtype, how)
     kernels = how.backend == "triton" or (how.backend == "auto" and products.on_gpu(a))
-    if kernels and out is None and torch.is_autocast_enabled(a.device.type):
+    casts = (kernels or out_dtype is not None) and out is None
+    if casts and torch.is_autocast_enabled(a.device.type):
         dtype = torch.get_autocast_dtype(a.device.type)
         with torch.autocast(a.device.type, enabled=False):
-            return unusual(_cast(a, dtype), _cast(b, dtype), None, None, backend, on_miss)
+            return unusual(_cast(a, dtype), _cast(b, dtype), None, out_dtype, backend, on_miss)
+    if out_dtype is not None and out_dtype != a.dtype:
+        watched = is_recording(a, b) or _len_torch_dispatch_stack() > 0 or _is_tracing()
+        return widened(a, b, out, out_dtype, how, watched=watched)
     if out is not None:
         return _into(out, a, b, backend, on_miss)
     if _len_torch_dispatch_stack() or _is_tracing():
@@ -75,8 +77,10 @@ def _by_torch(a: Any, b: Any, out: Any, out_dtype: Any, how: Policy) -> torch.Te
     if how.backend == "triton":
         refuse(a, b)
         raise ProblemError("backend='triton' cannot multiply while the call is watched or traced")
-    options = {} if out_dtype is None else {"out_dtype": out_dtype}
-    return torch.matmul(a, b, **options) if out is None else torch.matmul(a, b, out=out, **options)
+    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    if tensors and out_dtype is not None and out_dtype != a.dtype:
+        return widened(a, b, out, out_dtype, how, watched=True)
+    return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
 
 
 def _into(
@@ -86,7 +90,8 @@ def _into(
     scope = current()
     how = scope.policy.overridden(backend, on_miss)
     plain = type(out) in PLAIN and out.layout is torch.strided
-    if not plain or is_recording(a, b, out):
+    fixed = plain and out.is_inference() and not torch.is_inference_mode_enabled()
+    if not plain or fixed or is_recording(a, b, out):
         return torch.matmul(a, b, out=out)
     if _len_torch_dispatch_stack() or _is_tracing():
         return _by_torch(a, b, out, None, how)
@@ -107,12 +112,17 @@ def _compiled(
     a: Any, b: Any, out: Any, out_dtype: Any, backend: str | None, on_miss: str | None
 ) -> torch.Tensor:
     """Multiply while `torch.compile` or `torch.export` traces: the operator decides at run time."""
-    if out_dtype is not None and out_dtype != a.dtype:
-        return widened(a, b, out, out_dtype, Policy())
+    plain = type(a) in PLAIN and type(b) in PLAIN
+    if torch.compiler.is_dynamo_compiling() and not plain:  # export may pass fake ones instead
+        return _by_torch(a, b, out, out_dtype, Policy())  # a subclass may not know the operator
     kernels = backend == "triton" or (products.on_gpu(a) and backend != "vendor")
-    if kernels and torch.is_autocast_enabled(a.device.type):
+    casts = kernels or (out_dtype is not None and out is None)
+    if casts and torch.is_autocast_enabled(a.device.type):
         dtype = torch.get_autocast_dtype(a.device.type)
         a, b = _cast(a, dtype), _cast(b, dtype)
+    if out_dtype is not None and out_dtype != a.dtype:
+        recording = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+        return widened(a, b, out, out_dtype, Policy(), watched=recording)
     alike = a.dtype == b.dtype and a.device == b.device and a.dtype in SUPPORTED
     if out is None and kernels and alike and a.dim() and b.dim():
         return traced(a, b, backend, on_miss)

@@ -99,7 +99,8 @@ def _of_left(b: torch.Tensor, grad: torch.Tensor, form: Form, multiply: Multiply
 def _of_right(a: torch.Tensor, grad: torch.Tensor, form: Form, multiply: Multiply) -> torch.Tensor:
     if len(form.shape) > 2:
         return multiply(a.mT, grad)
-    a, grad = a.flatten(0, -2), grad.flatten(0, -2)
+    if a.dim() > 2:  # many gradients at once cannot be flattened, not even to what they are
+        a, grad = a.flatten(0, -2), grad.flatten(0, -2)
     return multiply(grad.mT, a).mT if form.columns else multiply(a.mT, grad)
 
 

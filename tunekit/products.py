@@ -168,11 +168,20 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
     return tensor.is_neg() or tensor._is_zerotensor()
 
 
+def is_stored(tensor: Any) -> bool:
+    """Say whether a tensor is what its memory holds, so that a kernel may read it."""
+    return not _is_unstored(tensor)
+
+
 def _is_unstored(tensor: Any) -> bool:
     """Say whether what is remembered by strides and addresses would be wrong for a tensor."""
     if type(tensor) not in PLAIN or tensor.is_nested or tensor.layout is not torch.strided:
         return True
-    return _is_lazy(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    if _is_lazy(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return True
+    # Others that wrap without being a subclass: a gradient that is mapped over, functionalization.
+    many = torch._C._functorch.is_legacy_batchedtensor(tensor)
+    return many or torch._is_functional_tensor(tensor)
 
 
 def _without_kernel(policy: Policy, a: Any, b: Any) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from tunekit.errors import ProblemError
 from tunekit.policies import Policy, Scope, remember, scope_of
-from tunekit.products import PLAIN, STATE, counted, guarded, on_gpu
+from tunekit.products import STATE, counted, guarded, is_stored, on_gpu
 from tunekit.serving import Launch, kind_of, scaling_of
 
 WIDER = {
@@ -21,9 +21,18 @@ WIDER = {
 
 
 def widened(
-    a: torch.Tensor, b: torch.Tensor, out: Any, out_dtype: torch.dtype, how: Policy
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: Any,
+    out_dtype: torch.dtype,
+    how: Policy,
+    *,
+    watched: bool,
 ) -> torch.Tensor:
     """Multiply with the result in another dtype: by a kernel, or by torch.
+
+    `watched` says that gradients are recorded or that somebody has a say in what torch runs: then
+    it is made of operations of torch's that every one of them knows.
 
     Raises:
         ProblemError: operands of this dtype do not give that one, or `backend="triton"` and no
@@ -33,7 +42,7 @@ def widened(
     if a.dtype != b.dtype or WIDER.get(a.dtype) != out_dtype:
         allowed = ", ".join(f"{wide} from {narrow}" for narrow, wide in WIDER.items())
         raise ProblemError(f"out_dtype={out_dtype} from {a.dtype} and {b.dtype}: use {allowed}")
-    result = _product(a, b, out_dtype, how)
+    result = _product(a, b, out_dtype, how, watched)
     return result if out is None else _put(result, out)
 
 
@@ -70,23 +79,25 @@ def _launched(launch: Launch) -> Callable[..., bool]:
     return run
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, how: Policy) -> torch.Tensor:
-    recording = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+def _product(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, how: Policy, watched: bool
+) -> torch.Tensor:
     matrices = a.dim() == b.dim() == 2
-    if matrices and not recording and _takes_kernel(a, b, how):
+    if matrices and not watched and _takes_kernel(a, b, how):
         result = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
         if computed(result, a, b, scope_of(how), how):
             return result
     elif how.backend == "triton":
         raise ProblemError(
             f"backend='triton' gives {out_dtype} from {a.dtype} for two plain matrices, without"
-            " gradients"
+            " gradients, and while nobody watches or traces the call"
         )
     if not out_dtype.is_floating_point:
-        return _of_integers(a, b, matrices)
-    if a.is_cuda and matrices and not recording:
+        return _of_integers(a, b, matrices and not watched)
+    if a.is_cuda and matrices and not watched:
         return torch.mm(a, b, out_dtype=out_dtype)
-    return torch.matmul(a.to(out_dtype), b.to(out_dtype))
+    with torch.autocast(a.device.type, enabled=False):  # which would make them narrow again
+        return torch.matmul(a.to(out_dtype), b.to(out_dtype))
 
 
 def _of_integers(a: torch.Tensor, b: torch.Tensor, matrices: bool) -> torch.Tensor:
@@ -100,8 +111,9 @@ def _takes_kernel(a: torch.Tensor, b: torch.Tensor, how: Policy) -> bool:
     """Say whether a policy may run a kernel for two matrices."""
     if how.backend == "vendor" or (how.backend == "auto" and not on_gpu(a)):
         return False
-    plain = type(a) in PLAIN and type(b) in PLAIN and a.layout is b.layout is torch.strided
-    if not plain or torch.compiler.is_compiling() or a.device != b.device:
+    if torch.compiler.is_compiling() or a.device != b.device:
+        return False
+    if not (is_stored(a) and is_stored(b)):
         return False
     return a.shape[1] == b.shape[0] and bool(a.numel() and b.numel())
 
