@@ -124,11 +124,10 @@ class State:
         with self._lock:
             calls = self.misses.get(key)
             if calls is None:
-                calls = Calls()
                 read = next((r for r in self._tables.values() if r.device.slug == key.gpu), None)
                 if read is None:
-                    return calls  # forgotten by another thread meanwhile: the next call is counted
-                self.misses[key] = calls
+                    return Calls()  # forgotten meanwhile by another thread: the next call counts
+                calls = self.misses[key] = Calls()
                 if told and read.where:
                     WRITER.watch(key, read.device, read.where, calls)
             return calls
