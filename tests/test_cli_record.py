@@ -42,7 +42,7 @@ def recorded(path="shapes.yaml"):
 
 def test_a_program_runs_as_by_itself_and_is_written_though_it_fails(script, capfd, tmp_path):
     path = script("""
-        import atexit, sys, threading, torch
+        import atexit, os, sys, threading, torch
         import beside
         layer = torch.nn.Linear(64, 32)
         for _ in range(3):
@@ -52,11 +52,15 @@ def test_a_program_runs_as_by_itself_and_is_written_though_it_fails(script, capf
         thread.join()
         atexit.register(lambda: torch.randn(7, 8) @ torch.randn(8, 9))
         torch.randn(3, 4).double() @ torch.randn(4, 5).double()
+        def annotated(x: int): pass
+        absolute = os.path.isabs(__file__)
         print(__name__, sys.argv[1:], sys.flags.utf8_mode, beside.here, input())
+        print(annotated.__annotations__, absolute)
         raise KeyError("stop")
     """)
     script("here = 'beside'", "beside.py")
-    os.chdir("/")
+    os.chdir(tmp_path.parent)
+    path = os.path.relpath(path)
     command = ["record", "-o", str(tmp_path / "out.yaml"), "--", HERE, "-X", "utf8", path]
     reader, writer = os.pipe()
     os.write(writer, b"typed\n")
@@ -70,7 +74,8 @@ def test_a_program_runs_as_by_itself_and_is_written_though_it_fails(script, capf
         os.close(stdin)
         os.close(reader)
     captured = capfd.readouterr()
-    assert captured.out == "__main__ ['7', '--x', '-o', 'y'] 1 beside typed\n"
+    told = "__main__ ['7', '--x', '-o', 'y'] 1 beside typed", "{'x': <class 'int'>} True"
+    assert captured.out.splitlines() == list(told)
     assert "KeyError: 'stop'" in captured.err
     assert "program.py" not in captured.err  # as Python shows it, without what watches
     assert "not recorded: 1 product of another kind, aten.mm in float64" in captured.err

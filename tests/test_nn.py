@@ -413,6 +413,10 @@ def test_replacing_again_does_nothing_and_its_undoing_neither():
     first.undo()
     first.undo()
     assert type(made[2]) is torch.nn.Linear
+    later = tunekit.replace_linear(made)
+    first.undo()
+    assert type(made[2]) is tunekit.nn.Linear
+    assert first.names == later.names
 
 
 def test_what_was_tuned_by_hand_before_stays_so_after_the_undoing():

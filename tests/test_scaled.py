@@ -88,6 +88,8 @@ def test_what_is_torchs_has_a_reason():
         ("neither two numbers", (a, b, rows, one), {}),
         ("scales are float32", (a, b, one.half(), one), {}),
         ("cannot be multiplied", (a, b.t(), one, one), {}),
+        ("not what its memory holds", (a, b, torch._neg_view(one), one), {}),
+        ("gradients are recorded", (a, b, one, one.clone().requires_grad_()), {}),
     ]
     for text, operands, options in cases:
         with (

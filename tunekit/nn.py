@@ -128,21 +128,25 @@ class Replacement:
     """The modules that one call of `replace_linear` changed. As a context manager it undoes it."""
 
     def __init__(self, replaced: dict[str, torch.nn.Linear]) -> None:
-        self._replaced = replaced
+        self._names = tuple(replaced)
+        self._modules = list(replaced.values())
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the modules, as `named_modules` gives them."""
-        return tuple(self._replaced)
+        return self._names
 
     def undo(self) -> None:
         """Make the modules `torch.nn.Linear` again. A second time does nothing.
 
         One that was given another class meanwhile, as by a parametrization, stays as it is.
         """
-        for module in self._replaced.values():
+        replaced, self._modules = self._modules, []
+        for module in replaced:
             if type(module) is Linear:
                 _change_class(module, torch.nn.Linear)
+            else:  # those that are done another call may replace anew, and undo
+                self._modules.append(module)
 
     def __enter__(self) -> Replacement:
         return self
@@ -156,7 +160,7 @@ class Replacement:
         self.undo()
 
     def __repr__(self) -> str:
-        return f"Replacement({len(self._replaced)} modules)"
+        return f"Replacement({len(self._names)} modules)"
 
 
 def replace_linear(

@@ -10,7 +10,7 @@ from torch._C._functorch import peek_interpreter_stack
 
 from tunekit.errors import ProblemError
 from tunekit.policies import Policy, current
-from tunekit.products import PLAIN, on_gpu
+from tunekit.products import is_stored, on_gpu
 from tunekit.widening import computed
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -79,8 +79,10 @@ def _why_not(a: Any, b: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> str 
     every = (a, b, scale_a, scale_b)
     if torch.compiler.is_compiling() or peek_interpreter_stack() or _len_torch_dispatch_stack():
         return "the call is watched or traced"
-    if any(type(one) not in PLAIN or one.layout is not torch.strided for one in every):
-        return "an operand is not a plain, strided torch.Tensor"
+    if not all(is_stored(one) for one in every):
+        return "an operand or a scale is not what its memory holds"
+    if torch.is_grad_enabled() and any(one.requires_grad for one in every):
+        return "gradients are recorded"
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         return f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied"
     if a.dtype != b.dtype or a.dtype not in FLOAT8:

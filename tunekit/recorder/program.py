@@ -101,7 +101,7 @@ def _end(number: int, frame: types.FrameType | None) -> None:
 
 
 def run_as_main(kind: str, target: str, arguments: list[str]) -> None:
-    """Run a program as Python runs it when it is told to."""
+    """Run a program as Python runs it when it is told to: without this file's `__future__`."""
     main_module = types.ModuleType("__main__")
     sys.excepthook = _show_error
     if kind == "module":
@@ -110,14 +110,15 @@ def run_as_main(kind: str, target: str, arguments: list[str]) -> None:
         main_module.__spec__, main_module.__package__ = spec, spec.parent
         main_module.__file__ = sys.argv[0] = str(spec.origin)
     elif kind == "script":
-        sys.argv[0] = main_module.__file__ = target
+        sys.argv[0] = target
+        main_module.__file__ = str(Path(target).absolute())
         if not getattr(sys.flags, "safe_path", False):
             sys.path[0] = str(Path(target).resolve().parent)
         with io.open_code(str(Path(target).resolve())) as file:
-            code = compile(file.read(), target, "exec")
+            code = compile(file.read(), main_module.__file__, "exec", dont_inherit=True)
     else:
         sys.argv[0] = "-c"
-        code = compile(target, "<string>", "exec")
+        code = compile(target, "<string>", "exec", dont_inherit=True)
     if code is None:
         raise SystemExit(f"{sys.executable}: {target} has no code to run")
     sys.argv[1:] = arguments
