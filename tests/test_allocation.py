@@ -16,9 +16,12 @@ def fill(a, b, out):
 @pytest.fixture(params=["directly", "by torch"])
 def way(request, monkeypatch):
     if request.param == "by torch":
-        monkeypatch.setattr(allocation, "ALLOCATORS", {})
+        both = {kind: allocation.by_torch(kind) for kind in ("cpu", "cuda")}
+        monkeypatch.setattr(allocation, "ALLOCATORS", both)
     else:
-        assert {"cpu", "cuda"} <= allocation.ALLOCATORS.keys(), "this torch has lost them"
+        for kind, allocate in allocation.ALLOCATORS.items():
+            own = getattr(torch._C._dynamo.guards, f"_empty_strided_{kind}", None)
+            assert allocate is own, "this torch has lost it"
     return request.param
 
 

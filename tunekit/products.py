@@ -16,7 +16,7 @@ from tunekit.errors import ProblemError
 from tunekit.folding import Fold, fold, multiplies, pairs, result_shape
 from tunekit.key import MAX_SIZE
 from tunekit.policies import Policy, Scope, remember
-from tunekit.serving import Calls, Launch, Served, State, kind_of, on_device_of
+from tunekit.serving import Calls, Served, State, kind_of, on_device_of
 
 Run = Callable[..., torch.Tensor]
 
@@ -111,7 +111,7 @@ def left_to_torch(a: Any, b: Any, policy: Policy) -> str | None:
     """Say why torch multiplies these operands under a policy, or None if a kernel may."""
     if policy.backend == "vendor":
         return "the policy says backend=vendor"
-    reason = UNSTORED if _is_unstored(a) or _is_unstored(b) else why_not(a, b)
+    reason = why_not(a, b) if is_stored(a) and is_stored(b) else UNSTORED
     if reason is not None:
         return reason
     if policy.backend == "auto" and not on_gpu(a):
@@ -169,19 +169,17 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
 
 
 def is_stored(tensor: Any) -> bool:
-    """Say whether a tensor is what its memory holds, so that a kernel may read it."""
-    return not _is_unstored(tensor)
+    """Say whether a tensor is what its memory holds, so that a kernel may read it.
 
-
-def _is_unstored(tensor: Any) -> bool:
-    """Say whether what is remembered by strides and addresses would be wrong for a tensor."""
+    Of any other, what is remembered by strides and addresses would be wrong.
+    """
     if type(tensor) not in PLAIN or tensor.is_nested or tensor.layout is not torch.strided:
-        return True
+        return False
     if _is_lazy(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return True
+        return False
     # Others that wrap without being a subclass: a gradient that is mapped over, functionalization.
     many = torch._C._functorch.is_legacy_batchedtensor(tensor)
-    return many or torch._is_functional_tensor(tensor)
+    return not (many or torch._is_functional_tensor(tensor))
 
 
 def _without_kernel(policy: Policy, a: Any, b: Any) -> torch.Tensor:
@@ -206,7 +204,7 @@ def _run_of(a: torch.Tensor, b: torch.Tensor, policy: Policy) -> Run:
     served = _serve(a, b, one, a.new_empty(shape), policy)
     if served.launch is None:
         return counted(served, torch.matmul, a)
-    return counted(served, allocating(guarded(served.launch), shape, a), a)
+    return counted(served, guarded(allocating(served.launch, shape, a)), a)
 
 
 def _serve(
@@ -227,16 +225,16 @@ def _writing(launch: Callable[..., Any]) -> Run:
     return run
 
 
-def guarded(launch: Launch) -> Launch:
-    """Make the operands' GPU the current one for a launch, where there is more than one."""
+def guarded(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the operands' GPU the current one for a run, where there is more than one."""
     if torch.cuda.is_available() and torch.cuda.device_count() > 1:
 
-        def on_its_device(*operands: torch.Tensor) -> None:
+        def on_its_device(*operands: torch.Tensor) -> Any:
             with on_device_of(operands[0]):
-                launch(*operands)
+                return run(*operands)
 
         return on_its_device
-    return launch
+    return run
 
 
 def counted(served: Served, run: Callable[..., Any], a: torch.Tensor) -> Callable[..., Any]:
