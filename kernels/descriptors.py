@@ -165,10 +165,15 @@ def several(matrix: Any) -> bool:
 
 
 def describes(matrix: Any) -> bool:
-    """Say whether a row-major descriptor can lie on this output."""
+    """Say whether a row-major descriptor can lie on this output.
+
+    Its rows must be of whole 16 bytes: where a row was a single element of 2 bytes, stores on an
+    H200 changed what lies behind it.
+    """
     row_stride, column_stride = matrix.stride()[-2:]
     itemsize = matrix.dtype.itemsize
+    whole_rows = matrix.shape[-1] * itemsize % 16 == 0
     lines_apart = row_stride * itemsize % 16 == 0 or matrix.shape[-2] == 1
     matrices_apart = len(matrix.shape) == 2 or matrix.stride(0) * itemsize % 16 == 0
     on_whole = matrix.data_ptr() % 16 == 0
-    return bool(column_stride == 1 and lines_apart and matrices_apart and on_whole)
+    return bool(column_stride == 1 and whole_rows and lines_apart and matrices_apart and on_whole)

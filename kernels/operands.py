@@ -240,8 +240,9 @@ def split_workspace(
 ) -> tuple[Any, Any]:
     """Return the workspace for partial tiles of a dtype and the zeroed arrival counters.
 
-    Launches on one stream run one after the other, and each leaves the counters at zero. Without
-    split-K the kernel takes neither, and gets the output in their place.
+    There are two counters for each tile. Launches on one stream run one after the other, and each
+    leaves the first at zero and the second at a multiple of `partials.COUNTED`. Without split-K the
+    kernel takes neither, and gets the output in their place.
     """
     if config.split_k == 1:
         return out, out

@@ -24,6 +24,9 @@ REGISTERS_FOR_PARTIALS = 64
 
 MOST_AT_ONCE = 8
 
+COUNTED: tl.constexpr = tl.constexpr(128)
+"""What all parts of a tile together add to its counter: as many as there are parts at most."""
+
 
 @triton.jit
 def store_or_sum(
@@ -79,11 +82,14 @@ def exchange_and_sum(
 ):  # fmt: skip
     """Hand in one part of a tile, wait for the others, and store the sum of one slice of it.
 
-    All parts are resident at once, so waiting is safe. Two counters a tile: parts that arrived, and
-    parts that need the first no more. ALONG_ROWS says that a column of the tile lies together in
-    the workspace, and in C. ALONE (the interpreter, which runs one program at a time): the last
-    part to arrive sums every slice.
+    All parts are resident at once, so waiting is safe. The counter of a tile, beside that of
+    `store_or_sum`, is never put back, for whoever did that would have to know that nobody reads it
+    any more: each launch adds COUNTED to it, however many parts it has, until it wraps. ALONG_ROWS
+    says that a column of the tile lies together in the workspace, and in C. ALONE (the interpreter,
+    which runs one program at a time): the last part to arrive sums every slice.
     """
+    tl.static_assert(COUNTED % PARTS == 0)
+    ONE: tl.constexpr = COUNTED // PARTS
     TILE: tl.constexpr = ROWS * COLUMNS
     SLICE: tl.constexpr = TILE // PARTS
     parts_ptr = workspace_ptr + pid.to(tl.int64) * PARTS * TILE
@@ -93,13 +99,15 @@ def exchange_and_sum(
     tl.store(parts_ptr + part * TILE + inner, acc)
     # Every thread's partial must be visible before the one that counts it.
     tl.debug_barrier()
-    arrivals_ptr = counters_ptr + 2 * pid
-    arrived = tl.atomic_add(arrivals_ptr, 1, sem="acq_rel", scope="gpu") + 1
+    arrivals_ptr = counters_ptr + 2 * pid + 1
+    arrived = tl.atomic_add(arrivals_ptr, ONE, sem="acq_rel", scope="gpu")
+    before = arrived & (COUNTED - 1)  # what other parts of this launch added
     if ALONE:
         begin = 0
-        end = PARTS if arrived == PARTS else 0
+        end = PARTS if before + ONE == COUNTED else 0
     else:
-        while arrived < PARTS:
+        begun = arrived - before
+        while arrived - begun < COUNTED:
             arrived = tl.atomic_add(arrivals_ptr, 0, sem="acquire", scope="gpu")
         begin = part
         end = part + 1
@@ -113,11 +121,6 @@ def exchange_and_sum(
         place = row_at.to(tl.int64) * stride_row + column_at.to(tl.int64) * stride_column
         inside = (row_at < rows) & (column_at < columns)
         tl.store(c_ptr + place, total.to(c_ptr.dtype.element_ty), mask=inside)
-    # The last to leave makes the counters ready for the next launch on this stream.
-    left = tl.atomic_add(arrivals_ptr + 1, 1, sem="acq_rel", scope="gpu")
-    if left == PARTS - 1:
-        tl.store(arrivals_ptr, 0)
-        tl.store(arrivals_ptr + 1, 0)
 
 
 @triton.jit

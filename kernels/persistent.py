@@ -32,10 +32,10 @@ from tunekit.kernels.operands import (
     batch_strides,
     dot_settings,
 )
-from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
 from tunekit.kernels.sums import scale_pointers, sum_settings
+from tunekit.kernels.tiles import tile_of
 from tunekit.kernels.tma_rules import (
     OUTPUT_RULE,
     TMA_RULES,

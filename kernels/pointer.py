@@ -29,22 +29,12 @@ from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
 from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
+from tunekit.kernels.tiles import Grid, place_of, steps_of
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
 
-@triton.jit
-def tile_of(pid, M, N, GROUP_SIZE, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Map a program to its tile in group-major order."""
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    in_group = GROUP_SIZE * tiles_n
-    first_m = pid // in_group * GROUP_SIZE
-    rows = tl.minimum(tiles_m - first_m, GROUP_SIZE)
-    return first_m + pid % in_group % rows, pid % in_group // rows
-
-
-@triton.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE", "SPLIT_K"])
+@triton.jit(do_not_specialize=["M", "N", "K", "GROUP_SIZE", "SPLIT_SHIFT"])
 def pointer_kernel(
     a_ptr,
     b_ptr,
@@ -66,7 +56,7 @@ def pointer_kernel(
     stride_bb,
     stride_cb,
     GROUP_SIZE,
-    SPLIT_K,
+    SPLIT_SHIFT,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -81,6 +71,7 @@ def pointer_kernel(
     IMPRECISE: tl.constexpr,
     SCALING: tl.constexpr,
     BATCHED: tl.constexpr,
+    ON_AXES: tl.constexpr,
     UNIT_M: tl.constexpr,
     UNIT_N: tl.constexpr,
     UNIT_K: tl.constexpr,
@@ -102,17 +93,12 @@ def pointer_kernel(
     stride_am, stride_ak = stride_am * UNIT_AM, stride_ak * UNIT_AK
     stride_bk, stride_bn = stride_bk * UNIT_BK, stride_bn * UNIT_BN
     stride_cm, stride_cn = stride_cm * UNIT_CM, stride_cn * UNIT_CN
-    pid = tl.program_id(0)
-    part = tl.program_id(1)
-    tile = pid
+    part = tl.program_id(2)
+    pid, which, tile_m, tile_n = place_of(M, N, GROUP_SIZE, BLOCK_M, BLOCK_N, BATCHED, ON_AXES)
     if BATCHED:
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        tile = pid % tiles
-        which = (pid // tiles).to(tl.int64)
-        a_ptr += which * stride_ab * UNIT_AB
-        b_ptr += which * stride_bb * UNIT_BB
-        c_ptr += which * stride_cb * UNIT_CB
-    tile_m, tile_n = tile_of(tile, M, N, GROUP_SIZE, BLOCK_M, BLOCK_N)
+        a_ptr += which.to(tl.int64) * stride_ab * UNIT_AB
+        b_ptr += which.to(tl.int64) * stride_bb * UNIT_BB
+        c_ptr += which.to(tl.int64) * stride_cb * UNIT_CB
 
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -120,9 +106,7 @@ def pointer_kernel(
     in_m = (offs_m < M)[:, None]
     in_n = (offs_n < N)[None, :]
 
-    k_tiles = tl.cdiv(K, BLOCK_K)
-    first = part * k_tiles // SPLIT_K if SPLIT else 0
-    last = (part + 1) * k_tiles // SPLIT_K if SPLIT else k_tiles
+    first, last = steps_of(part, tl.cdiv(K, BLOCK_K), SPLIT_SHIFT, SPLIT)
 
     # Offsets are 64-bit: a row times its stride passes 2^31 long before memory runs out.
     wide_m = offs_m.to(tl.int64)
@@ -156,7 +140,7 @@ def pointer_kernel(
     )  # fmt: skip
     finish_tile(
         c_ptr, acc, tile_m * BLOCK_M, tile_n * BLOCK_N, M, N, stride_cm, stride_cn, pid, part,
-        workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_M, BLOCK_N,
+        workspace_ptr, arrivals_ptr, 1 << SPLIT_SHIFT, BLOCK_M, BLOCK_N,
         SPLIT, AT_ONCE, PARTS, False, ALONE,
     )  # fmt: skip
 
@@ -242,12 +226,13 @@ class PointerTiles:
         *scales: Any,
     ) -> KernelCall:  # fmt: skip
         """Launch one program per tile and part."""
+        grid = Grid.of(config, problem)
         tiles = rules.tile_count(config, problem)
         workspace, arrivals = split_workspace(config, out, tiles, accumulator_dtype(problem))
         sizes, units = in_units(problem, a.stride(), b.stride(), out.stride())
         args = (
             a, b, out, workspace, arrivals, *scale_pointers(scales, out),
-            *sizes, config.group_size, config.split_k,
+            *sizes, config.group_size, grid.split_shift,
         )  # fmt: skip
         options = {
             "BLOCK_M": config.block_m,
@@ -258,10 +243,11 @@ class PointerTiles:
             **dot_settings(problem),
             **sum_settings(config, problem),
             **units,
+            "ON_AXES": grid.on_axes,
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
         }
-        return KernelCall(pointer_kernel, (tiles, config.split_k), args, options)
+        return KernelCall(pointer_kernel, grid.axes, args, options)
 
     def shared_bytes(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
         """Predict the shared memory of one program."""

@@ -24,8 +24,8 @@ from tunekit.kernels.descriptors import describes, descriptor, multiply_add, sto
 from tunekit.kernels.operands import dot_settings, in_unit, split_workspace
 from tunekit.kernels.partials import finish_tile, partials_at_once
 from tunekit.kernels.persistent import shared_bytes as whole_bytes
-from tunekit.kernels.pointer import tile_of
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.tiles import tile_of
 from tunekit.kernels.tma_rules import (
     OUTPUT_RULE,
     TMA_RULES,

@@ -34,6 +34,7 @@ from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
 from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
+from tunekit.kernels.tiles import Grid, place_of, steps_of
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
@@ -41,7 +42,7 @@ MOST_ROWS = 128
 """Rows of A beyond which other variants fill the tensor cores as well."""
 
 
-@triton.jit(do_not_specialize=["SPLIT_K"])
+@triton.jit(do_not_specialize=["SPLIT_SHIFT"])
 def swapped_kernel(
     a,
     b,
@@ -62,7 +63,7 @@ def swapped_kernel(
     stride_ab,
     stride_bb,
     stride_cb,
-    SPLIT_K,
+    SPLIT_SHIFT,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -79,6 +80,7 @@ def swapped_kernel(
     IMPRECISE: tl.constexpr,
     SCALING: tl.constexpr,
     BATCHED: tl.constexpr,
+    ON_AXES: tl.constexpr,
     A_SEVERAL: tl.constexpr,
     B_SEVERAL: tl.constexpr,
     UNIT_AB: tl.constexpr,
@@ -90,21 +92,15 @@ def swapped_kernel(
 
     BATCHED: there are several C, and as many A and B where A_SEVERAL and B_SEVERAL say so.
     """
-    pid = tl.program_id(0)
-    part = tl.program_id(1)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile = pid
-    which = 0
+    part = tl.program_id(2)
+    pid, which, tile_m, tile_n = place_of(M, N, 1, BLOCK_M, BLOCK_N, BATCHED, ON_AXES)
     if BATCHED:
-        tiles = tiles_n * tl.cdiv(M, BLOCK_M)
-        tile = pid % tiles
-        which = pid // tiles
         c_ptr += which.to(tl.int64) * stride_cb * UNIT_CB
         if not TMA:
             a += which.to(tl.int64) * stride_ab * UNIT_AB
             b += which.to(tl.int64) * stride_bb * UNIT_BB
-    first_n = tile % tiles_n * BLOCK_N
-    first_m = tile // tiles_n * BLOCK_M
+    first_n = tile_n * BLOCK_N
+    first_m = tile_m * BLOCK_M
 
     offs_n = first_n + tl.arange(0, BLOCK_N)
     offs_m = first_m + tl.arange(0, BLOCK_M)
@@ -115,9 +111,7 @@ def swapped_kernel(
     wide_n = offs_n.to(tl.int64)
     wide_m = offs_m.to(tl.int64)
 
-    k_tiles = tl.cdiv(K, BLOCK_K)
-    first = part * k_tiles // SPLIT_K if SPLIT else 0
-    last = (part + 1) * k_tiles // SPLIT_K if SPLIT else k_tiles
+    first, last = steps_of(part, tl.cdiv(K, BLOCK_K), SPLIT_SHIFT, SPLIT)
 
     if not TMA:
         wide_k = (first * BLOCK_K + offs_k).to(tl.int64)
@@ -155,7 +149,7 @@ def swapped_kernel(
     acc = scaled(acc, scale_b_ptr, scale_a_ptr, first_n, first_m, N, M, BLOCK_N, BLOCK_M, SCALING)
     finish_tile(
         c_ptr, acc, first_n, first_m, N, M, stride_cn, stride_cm, pid, part,
-        workspace_ptr, arrivals_ptr, SPLIT_K, BLOCK_N, BLOCK_M,
+        workspace_ptr, arrivals_ptr, 1 << SPLIT_SHIFT, BLOCK_N, BLOCK_M,
         SPLIT, AT_ONCE, PARTS, True, ALONE,
     )  # fmt: skip
 
@@ -285,6 +279,7 @@ class SwappedOperands:
         *scales: Any,
     ) -> KernelCall:  # fmt: skip
         """Launch one program per tile and part."""
+        grid = Grid.of(config, problem)
         tiles = tile_rules.tile_count(config, problem)
         workspace, arrivals = split_workspace(config, out, tiles, accumulator_dtype(problem))
         tma = config.switch("tma") == 1
@@ -306,7 +301,7 @@ class SwappedOperands:
             a, b, out, workspace, arrivals, *scale_pointers(scales, out),
             problem.m, problem.n, problem.k,
             *strides, *out.stride()[-2:], *(stride for stride, _ in in_units),
-            config.split_k,
+            grid.split_shift,
         )  # fmt: skip
         options = {
             "BLOCK_M": config.block_m,
@@ -322,10 +317,11 @@ class SwappedOperands:
             "A_SEVERAL": a_several,
             "B_SEVERAL": b_several,
             **{f"UNIT_{x}B": unit for x, (_, unit) in zip("ABC", in_units, strict=True)},
+            "ON_AXES": grid.on_axes,
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
         }
-        return KernelCall(swapped_kernel, (tiles, config.split_k), args, options)
+        return KernelCall(swapped_kernel, grid.axes, args, options)
 
     def shared_bytes(self, config: Config, problem: Problem, device: DeviceInfo) -> int:
         """Predict the shared memory of one program."""

@@ -140,9 +140,10 @@ def _shared_sum(config: Config, problem: Problem, device: DeviceInfo) -> str | N
 
 
 def _sum_worth(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    """Share the sum between parts where there are many, for each waits for all of them."""
-    if config.switch("shared") and config.split_k < FEWEST_TO_SHARE:
-        return f"shared=1 with {config.split_k} parts"
+    """Share the sum between parts where there is much to sum, for each waits for all of them."""
+    partials = 4 * config.block_m * config.block_n * config.split_k
+    if config.switch("shared") and config.split_k < FEWEST_TO_SHARE and partials < LEAST_TO_SHARE:
+        return f"shared=1 with {config.split_k} parts, {partials} bytes in all"
     if not config.switch("shared") and config.split_k > MOST_FOR_ONE:
         return f"{config.split_k} parts for one program to sum"
     return None
@@ -151,6 +152,9 @@ def _sum_worth(config: Config, problem: Problem, device: DeviceInfo) -> str | No
 FEWEST_TO_SHARE = 8
 MOST_FOR_ONE = 32
 """Parts of K between which one program sums all of a tile, or each part a slice of it."""
+
+LEAST_TO_SHARE = 128 * 1024
+"""Bytes of a tile's partials that fewer parts share, too."""
 
 
 def _idle_split(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
@@ -270,7 +274,7 @@ REGISTERS = Rule("registers", _registers, THREADS)
 PARTS = Rule("split-k", _parts, ("block_k", "split_k"))
 INDEX_RANGE = Rule("index-range", _index_range, (*TILE, "group_size", "split_k"))
 
-SUM_WORTH = Rule("sum", _sum_worth, ("split_k", "switches"))
+SUM_WORTH = Rule("sum", _sum_worth, ("block_m", "block_n", "split_k", "switches"))
 SHARED_SUM = Rule("shared-sum", _shared_sum, (*TILE, "split_k", "switches"))
 
 PLAIN = Rule("plain-product", _plain, ("variant",))

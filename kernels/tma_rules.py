@@ -57,7 +57,7 @@ def _hardware(config: Config, problem: Problem, device: DeviceInfo) -> str | Non
 
 def _output(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     line = problem.n * ITEMSIZE[problem.out_dtype]
-    if line % 16 and problem.m > 1:
+    if line % 16:
         return f"rows of {line} bytes are no multiple of 16, as a descriptor of C needs"
     return None
 

@@ -77,7 +77,9 @@ def test_an_empty_file_becomes_a_cache(tmp_path):
     assert Store.open(tmp_path / "empty.db").bests() == []
 
 
-@pytest.mark.parametrize("content", [b"shapes:\n  - {m: 1}\n", b"x", os.urandom(9000)])
+@pytest.mark.parametrize(
+    "content", [b"shapes:\n  - {m: 1}\n", b"x", os.urandom(9000)], ids=["text", "short", "long"]
+)
 @pytest.mark.parametrize("create", [True, False])
 def test_a_file_that_is_no_database_is_left_alone(tmp_path, content, create):
     path = tmp_path / "shapes.yaml"

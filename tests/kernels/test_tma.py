@@ -124,10 +124,39 @@ def test_a_single_line_may_have_any_stride(stored):
 def test_which_outputs_a_descriptor_can_lie_on():
     dense = StandIn(torch.float16, (10, 40), (40, 1))
     assert describes(dense)
-    assert describes(StandIn(torch.float16, (1, 39), (39, 1)))
+    assert describes(StandIn(torch.float16, (1, 40), (39, 1)))
+    assert not describes(StandIn(torch.float16, (1, 39), (40, 1)))
+    assert not describes(StandIn(torch.float16, (1, 1), (1, 1)))
     assert not describes(StandIn(torch.float16, (10, 39), (39, 1)))
     assert not describes(StandIn(torch.float16, (10, 40), (1, 16)))
     assert not describes(StandIn(torch.float16, (10, 40), (40, 1), aligned=False))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "described"),
+    [(200, 192, True), (64, 192, False), (200, 64, False), (200, 200, False)],
+    ids=["tiles each way", "one row", "one column", "rows of no whole lines"],
+)
+def test_the_epilogue_stores_by_tma_where_that_pays(m, n, described):
+    problem = Problem("matmul", m, n, 64, "float16")
+    chosen = config(64, 64, 64, num_stages=2)
+    prepared = assert_right(problem, chosen)
+    operands = (prepared.a, prepared.b, prepared.out)
+    call = TmaTiles().call(chosen, problem, H200, *operands)
+    assert call.options["C_DESCRIBED"] is described
+
+
+def test_parts_and_batches_are_stored_through_pointers():
+    out = StandIn(torch.float16, (256, 256), (256, 1))
+    a, b = (
+        StandIn(torch.float16, (256, 256), (256, 1)),
+        StandIn(torch.float16, (256, 256), (1, 256)),
+    )
+    problem = Problem("matmul", 256, 256, 256, "float16")
+    split = config(64, 64, 64, split_k=2, num_stages=2)
+    assert not TmaTiles().call(split, problem, H200, a, b, out).options["C_DESCRIBED"]
+    whole = config(64, 64, 64, num_stages=2)
+    assert TmaTiles().call(whole, problem, H200, a, b, out).options["C_DESCRIBED"]
 
 
 def test_corners_compile_and_need_the_shared_memory_predicted(compile_corners):

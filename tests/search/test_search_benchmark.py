@@ -106,9 +106,14 @@ def test_the_same_seed_and_recording_give_the_same_trials(script, bench):
 
 
 def test_the_stated_bound_holds_in_held_out_cases(script, bench):
-    """Every other problem recorded in float16; the full figures are in the docs."""
+    """Every other problem beside the suite's that is not swept; the docs have the full figures."""
     held = cases = 0
-    for problem in [p for p in sorted(bench.recording.problems) if p.dtype == "float16"][::2]:
+    beside = [
+        problem
+        for problem, found in sorted(bench.recording.problems.items())
+        if problem not in bench.problems and len(found.screening) > 80
+    ]
+    for problem in beside[::2]:
         known = script.known_to(bench, [problem], portfolio=True, seed=0)
         script.check_unseen(known, bench, problem)
         search = script.Search(bench, problem, "transfer", seed=0, trials=80, experience=known)
@@ -117,5 +122,5 @@ def test_the_stated_bound_holds_in_held_out_cases(script, bench):
             assert 0 <= stated.expected <= stated.bound < 0.2
             held += search.curve[-1] <= stated.bound + 1e-9
             cases += 1
-    assert cases == 18
+    assert cases >= 18
     assert held / cases >= 0.85
