@@ -121,8 +121,9 @@ def _autotuned(one: KernelCall) -> Callable[..., None]:
         out = torch.empty_like(like)
         m, n = out.shape
 
-        def grid(meta: dict[str, int]) -> tuple[int, int]:
-            return (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]), 1)
+        def grid(meta: dict[str, int]) -> tuple[int, int, int]:
+            tiles_m, tiles_n = triton.cdiv(m, meta["BLOCK_M"]), triton.cdiv(n, meta["BLOCK_N"])
+            return (tiles_n, tiles_m, 1) if one.options["ON_AXES"] else (tiles_m * tiles_n, 1, 1)
 
         tuned[grid](*(out if argument is like else argument for argument in one.args), **rest)
 
