@@ -172,8 +172,11 @@ def test_what_decides_a_compilation_is_in_its_name():
         return MATMUL.compile_key(config, one, H200)
 
     assert name(problem(64)) == name(problem(65)) == name(problem(128))
-    grouped = Config("pointer", 64, 64, 32, group_size=8, num_stages=2)
-    assert name(problem(128)) == name(problem(128), grouped)
+    groups = [
+        Config("tma", 128, 128, 64, group_size=g, num_stages=3, switches=(("shared", 0),))
+        for g in (8, 16)
+    ]
+    assert name(problem(4096, 4096), groups[0]) == name(problem(4096, 4096), groups[1])
     split = [Config("pointer", 64, 64, 32, split_k=s, num_stages=2) for s in (2, 4)]
     assert name(problem(64), split[0]) == name(problem(64), split[1])
     different = [

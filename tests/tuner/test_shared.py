@@ -133,7 +133,8 @@ def test_a_run_takes_over_from_one_that_is_killed_and_does_only_the_rest(start, 
     done[resumed.split()[1]] += 1
     events = finished(second)
     had = tried(events) + done
-    assert had.total() == TRIALS * len(PROBLEMS)
+    untold = 1  # stored when the run was killed, before it could say so
+    assert TRIALS * len(PROBLEMS) - untold <= had.total() <= TRIALS * len(PROBLEMS)
     assert min(had[str(p.m)] for p in PROBLEMS) >= TRIALS // 2
     assert events[-1] == ("bests", str(len(PROBLEMS)))
 
