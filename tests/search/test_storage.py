@@ -6,6 +6,7 @@ import math
 import sqlite3
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import optuna
@@ -178,3 +179,49 @@ def test_a_config_tried_twice_counts_once(world, url):
     searcher.tell(world.trial(problem, config, median_us=20.0))
     searcher.tell(world.trial(problem, config, median_us=10.0))
     assert values(searcher) == [pytest.approx(math.log(20.0))]
+
+
+def test_a_run_on_another_cache_may_end_what_is_being_tried(world, url):
+    """It takes it for left by a process that died. The result is kept all the same, once."""
+    first = start(world, url)
+    worked, failed = first.ask(2)
+    start(world, url)
+    assert [trial.state.name for trial in first.study.trials] == ["FAIL", "FAIL"]
+    first.tell(world.trial(world.problem(384), worked))
+    first.tell(world.failed(failed))
+    assert values(first)[0] == pytest.approx(math.log(world.time_us(world.problem(384), worked)))
+    assert [t.user_attrs for t in first.study.trials[2:]] == [{}, {"failed": "compile-error"}]
+    assert len(step(world, first, 4)) == 4
+
+
+def test_what_another_program_enqueued_is_tried_next_and_under_its_own_name(world, url):
+    searcher = start(world, url, sampler="transfer")
+    wanted = world.configs[5]
+    params = {"variant": wanted.variant, "block_m": wanted.block_m, "block_n": wanted.block_n}
+    params |= {"block_k": wanted.block_k, "num_warps": wanted.num_warps}
+    searcher.study.enqueue_trial(params | {"num_stages": wanted.num_stages})
+    searcher.study.enqueue_trial(params | {"num_stages": 99})  # not a value it may have
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna's, of the 99
+        seen = step(world, searcher, 5)
+    assert wanted in seen[:3]
+    assert len(set(seen)) == 5
+    assert {t.state.name for t in searcher.study.trials} == {"COMPLETE", "FAIL"}
+    known = {(c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages): c for c in seen}
+    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+    told = [t for t in searcher.study.trials if t.state is optuna.trial.TrialState.COMPLETE]
+    for trial in told:
+        config = known.pop(tuple(trial.params[name] for name in names))
+        assert trial.value == pytest.approx(math.log(world.time_us(world.problem(384), config)))
+    assert not known
+
+
+def test_a_storage_that_fails_in_the_midst_is_one_line(world, tmp_path):
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    searcher = start(world, url)
+    (config,) = searcher.ask(1)
+    with sqlite3.connect(tmp_path / "studies.db") as other:
+        other.execute("DROP TABLE trial_values")
+    with pytest.raises(TuneError, match="cannot keep Optuna's studies in") as caught:
+        searcher.tell(world.trial(world.problem(384), config))
+    assert "\n" not in str(caught.value)

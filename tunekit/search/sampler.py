@@ -92,8 +92,9 @@ class SpaceSampler(WholeConfigSampler):
 
     def take(self, index: int) -> None:
         """Mark a config as tried or about to be."""
-        self._free[index] = False
-        self._coverage.add(index)
+        if self._free[index]:
+            self._free[index] = False
+            self._coverage.add(index)
         self.taken = index
 
     def before_trial(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from tunekit.config import Config
@@ -43,7 +44,9 @@ class Searcher:
 
     With a `storage` the study is kept there, and continued if it is there already. Only `prior`
     says what was tried: what the study alone knows is tried again, the fastest first, and what it
-    says is running was left by a process that died, for a key is searched by one at a time.
+    says is running was left by a process that died, for a key is searched by one at a time. Where a
+    run on another cache shares the storage, each ends what the other runs, and neither minds. A
+    trial that another program enqueued is no trial of ours: its config comes next, if it is legal.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Searcher:
         if sampler not in SAMPLERS:
             raise ValueError(f"unknown sampler {sampler!r}: use one of {', '.join(SAMPLERS)}")
         self._space = space
+        self._storage = storage
         self._points = Points(space.configs)
         self._experience: Experience | None = None
         self._transfer: TransferSampler | None = None
@@ -79,7 +83,7 @@ class Searcher:
         spread = sampler != "random" or whole
         self._sampler = SpaceSampler(self._points, inner, seed=seed, startup=startup, spread=spread)
         key = TuningKey.of(space.problem, space.device.slug)
-        with _quiet(), told_plainly(storage):
+        with _quiet(), told_plainly(storage, opening=True):
             self._study = optuna.create_study(
                 study_name=f"{space.problem.family}/{key}/{space.digest()}",
                 sampler=self._sampler,
@@ -110,10 +114,15 @@ class Searcher:
         """Propose up to `n` configs, fewer where the space ends."""
         proposed = []
         for _ in range(min(n, self.remaining)):
-            trial = self._study.ask(self._points.distributions)
-            config = self._points.configs[self._sampler.taken]
-            self._asked[config] = trial
-            proposed.append(config)
+            with told_plainly(self._storage):
+                trial = self._study.ask(self._points.distributions)
+                found = self._points.find(trial.params)
+                if found == self._sampler.taken:
+                    self._asked[self._points.configs[found]] = trial
+                else:  # enqueued by another program: Optuna hands it out under our proposal
+                    self._study.tell(trial, state=TrialState.FAIL)
+                    self._sampler.first[:0] = [] if found is None else [found]
+            proposed.append(self._points.configs[self._sampler.taken])
         return proposed
 
     def expected_gain(self) -> float:
@@ -154,30 +163,39 @@ class Searcher:
             self._experience.note(self._space.problem, self._space.device, [trial])
         failed = score(trial) is None
         value = self._value(trial)
+        attributes = {FAILED: trial.status.value} if failed else {}
         asked = self._asked.pop(trial.config, None)
-        if asked is not None:
-            if failed:
-                asked.set_user_attr(FAILED, trial.status.value)
-            self._study.tell(asked, value)
-            return
-        self._sampler.take(index)
-        if self._recorded.pop(index, None) is not None:
-            return
-        self._study.add_trial(
-            optuna.trial.create_trial(
-                params=self._points.params(index),
-                distributions=self._points.distributions,
-                value=value,
-                user_attrs={FAILED: trial.status.value} if failed else {},
+        with told_plainly(self._storage):
+            if asked is not None and self._end(asked, value, attributes):
+                return
+            self._sampler.take(index)
+            if asked is None and self._recorded.pop(index, None) is not None:
+                return
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    params=self._points.params(index),
+                    distributions=self._points.distributions,
+                    value=value,
+                    user_attrs=attributes,
+                )
             )
-        )
+
+    def _end(self, asked: optuna.Trial, value: float, attributes: dict[str, str]) -> bool:
+        """End a trial that was asked for, or return False where another run has ended it."""
+        try:
+            for name, text in attributes.items():
+                asked.set_user_attr(name, text)
+            ended = self._study.tell(asked, value, skip_if_finished=True)
+        except UpdateFinishedTrialError:
+            return False
+        return ended.state is TrialState.COMPLETE
 
     def _recall(self) -> dict[int, float]:
         """Return what a stored study knows of the configs, by place; end what was left running."""
         recorded: dict[int, float] = {}
         for trial in self._study.get_trials(deepcopy=False):
             if trial.state is TrialState.RUNNING:
-                self._study.tell(trial.number, state=TrialState.FAIL)
+                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
             index = self._points.find(trial.params)
             if index is not None and trial.state is TrialState.COMPLETE:
                 recorded[index] = math.inf if trial.user_attrs.get(FAILED) else trial.values[0]

@@ -19,6 +19,9 @@ from tunekit.errors import TuneError
 
 JOURNAL = "journal:"
 
+_FAILURES = (StorageInternalError, OSError, *SQL_ERRORS)
+_REFUSALS = (ImportError, RuntimeError, ValueError)
+
 __all__ = ["JOURNAL", "StudyStorage", "open_storage", "told_plainly"]
 
 
@@ -28,7 +31,7 @@ def open_storage(url: str) -> StudyStorage:
     Raises:
         TuneError: it cannot be opened, or another version of Optuna made it.
     """
-    with told_plainly(url):
+    with told_plainly(url, opening=True):
         if url.startswith(JOURNAL):
             return JournalStorage(JournalFileBackend(url[len(JOURNAL) :]))
         if "://" not in url:
@@ -37,18 +40,19 @@ def open_storage(url: str) -> StudyStorage:
 
 
 @contextmanager
-def told_plainly(where: StudyStorage | str | None) -> Iterator[None]:
+def told_plainly(where: StudyStorage | str | None, *, opening: bool = False) -> Iterator[None]:
     """Turn what a storage raises into one line. A study in memory has none: its errors are ours.
 
-    A database that another Optuna made is refused with a bare RuntimeError, a URL without its
-    driver with an ImportError.
+    On opening, a database that another Optuna made is refused with a bare RuntimeError, a URL
+    without its driver with an ImportError. Later such errors would be ours.
     """
+    expected = (*_FAILURES, *_REFUSALS) if opening else _FAILURES
     if where is None:
         yield
         return
     try:
         yield
-    except (StorageInternalError, ImportError, OSError, RuntimeError, ValueError, *SQL_ERRORS) as e:
+    except expected as e:
         reason = str(e).strip().split("\n", 1)[0]
         name = where if isinstance(where, str) else "their storage"
         raise TuneError(
