@@ -293,6 +293,8 @@ def test_a_letter_that_stdout_lacks_is_written_otherwise(monkeypatch):
         (["completion"], ("bash, zsh, fish",)),
         (["explain"], ("missing argument 'M N K'; see `tunekit explain --help`",)),
         (["tune", "--trials"], ("'--trials' requires an argument",)),
+        (["tune", "--trials", "many"], ("'many' is not a whole number;",)),
+        (["tune", "--seconds", "long"], ("'long' is not a number;",)),
     ],
 )
 def test_wrong_usage_is_one_line_that_says_what_to_do(argv, parts, capsys):

@@ -112,7 +112,7 @@ def _read_file(request: ImportRequest, location: str) -> Sections:
         raise ExchangeError("it is not an export of tunekit: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ExchangeError(f"cannot read it: {reason}") from error
+        raise ExchangeError(f"cannot read it: {reason}: name another file") from error
     if raw != SQLITE_MAGIC and is_autotune(document):
         return _autotune_sections(document, request, location)
     if request.shape is not None or request.gpu is not None:

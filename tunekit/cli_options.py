@@ -47,6 +47,11 @@ def usage_line(error: click.UsageError) -> str:
         if "shapes_file" in names:
             one = " or --shape M,N,K" if "shape_texts" in names else ""
             text += f": problems are named with --shapes FILE{one}"
+    for term, plainly in (
+        ("a valid integer range", "a whole number"),
+        ("a valid float", "a number"),
+    ):
+        text = text.replace(term, plainly)
     path = "tunekit" if context is None else context.command_path
     stop = "" if text.endswith("?") else ";"
     return f"{text[:1].lower()}{text[1:]}{stop} see `{path} --help`"

@@ -154,7 +154,7 @@ def test_a_newer_schema_and_another_format_are_told_apart(file):
     with pytest.raises(RecordingError, match="is not a recording"):
         Recording.load(file)
     file.write_bytes(b"shapes: []\n")
-    with pytest.raises(RecordingError, match="damaged or not a recording"):
+    with pytest.raises(RecordingError, match="damaged or not a recording: name a file"):
         Recording.load(file)
 
 

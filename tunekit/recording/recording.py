@@ -35,6 +35,8 @@ SCHEMA = 1
 MAX_BYTES = 1 << 28
 """No recording unpacks to more than this; a file that does is not one."""
 
+NAME_ANOTHER = ": name a file that `tunekit tune --record FILE` wrote"
+
 _CONFIG_FIELDS = tuple(f.name for f in fields(Config))
 _VERSIONS = ("protocol", "tunekit", "triton", "torch", "driver", "device_name", "created_at")
 
@@ -180,12 +182,14 @@ class Recording:
                 raise RecordingError(f"{path} is too large to be a recording")
             plain = json.loads(packed)
         except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
-            raise RecordingError(f"{path} is damaged or not a recording") from error
+            raise RecordingError(f"{path} is damaged or not a recording{NAME_ANOTHER}") from error
         except OSError as error:
             reason = error.strerror or error
-            raise RecordingError(f"cannot read the recording {path}: {reason}") from error
+            raise RecordingError(
+                f"cannot read the recording {path}: {reason}{NAME_ANOTHER}"
+            ) from error
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-            raise RecordingError(f"{path} is not a recording")
+            raise RecordingError(f"{path} is not a recording{NAME_ANOTHER}")
         if plain.get("schema") != SCHEMA:
             raise RecordingError(
                 f"{path} has schema {plain.get('schema')!r}; this tunekit reads schema {SCHEMA}"
