@@ -181,6 +181,16 @@ def test_plain_progress_is_at_most_one_line_an_interval():
     ]
 
 
+def test_a_run_goes_on_where_nobody_reads_its_progress():
+    class Unread(io.StringIO):
+        def flush(self):
+            raise BrokenPipeError
+
+    display = PlainDisplay(Unread(), interval_s=0.0)
+    display.line("one key is done")
+    display.update("two", 1, 2)
+
+
 def test_a_line_of_its_own_puts_the_reminder_off():
     stream, clock = io.StringIO(), Clock()
     display = PlainDisplay(stream, interval_s=10, clock=clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import threading
 import time
@@ -86,8 +87,9 @@ class PlainDisplay(Display):
 
     def _write(self, text: str) -> None:
         self._last = self._clock()
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        with contextlib.suppress(OSError):  # no reader, or a full disk: the run is worth more
+            self._stream.write(text + "\n")
+            self._stream.flush()
 
     def _tick(self) -> None:
         while not self._stop.wait(self._interval_s / 4):
