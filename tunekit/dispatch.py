@@ -194,7 +194,7 @@ def warmup(
     found, place = [], torch.device(device)
     for one in problems:
         if isinstance(one, Problem) and place.type == "cuda" and not torch.cuda.is_available():
-            raise DeviceError(f"torch sees no GPU here to prepare {one} on: name another device")
+            raise DeviceError(f"torch sees no GPU here to prepare {one} on: pass device='cpu'")
         a, b = dense_operands(one, place) if isinstance(one, Problem) else one
         products.prepare(a, b, current(), backend, on_miss)
         found.append(explain(a, b, backend=backend))

@@ -125,6 +125,18 @@ def test_slow_outliers_do_not_fool_the_forest(world):
     assert misled(world, learned(world, (256, 512, 768, 2048, 4096), spoil)) <= 0.2
 
 
+def test_a_throttled_key_does_not_fool_the_forest(world):
+    """All its times are three times too long, and unmarked: their order still holds."""
+
+    def spoil(problem, trials):
+        if problem.m != 512:
+            return trials
+        slow = [(t, t.measurement.median_us * 3) for t in trials]
+        return [replace(t, measurement=replace(t.measurement, median_us=us)) for t, us in slow]
+
+    assert misled(world, learned(world, change=spoil)) <= 0.1
+
+
 def test_failures_of_the_machine_do_not_fool_the_forest(world):
     """All trials of a block_m were lost to a GPU that fell over."""
 
