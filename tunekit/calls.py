@@ -34,7 +34,7 @@ def unusual(
     if not (plain and _len_torch_function_stack()):
         return _settled(a, b, out, out_dtype, backend, on_miss)
     how = current().policy.overridden(backend, on_miss)
-    if how.backend == "auto" and not _only_a_default_device():
+    if how.backend == "auto" and not only_a_default_device():
         return _by_torch(a, b, out, out_dtype, how)
     # A default device is a function mode too: each look at a tensor would go through it.
     with torch._C.DisableTorchFunction():
@@ -55,11 +55,11 @@ def _settled(
         with torch.autocast(a.device.type, enabled=False):
             return unusual(_cast(a, dtype), _cast(b, dtype), None, out_dtype, backend, on_miss)
     if out_dtype is not None and out_dtype != a.dtype:
-        watched = is_recording(a, b) or _len_torch_dispatch_stack() > 0 or _is_tracing()
+        watched = is_recording(a, b) or is_traced()
         return widened(a, b, out, out_dtype, how, watched=watched)
     if out is not None:
         return _into(out, a, b, backend, on_miss)
-    if _len_torch_dispatch_stack() or _is_tracing():
+    if is_traced():
         return _by_torch(a, b, None, None, how)  # who watches wants to see torch's own product
     if not is_recording(a, b):
         return product(a, b, scope, backend, on_miss)
@@ -93,7 +93,7 @@ def _into(
     fixed = plain and out.is_inference() and not torch.is_inference_mode_enabled()
     if not plain or fixed or is_recording(a, b, out):
         return torch.matmul(a, b, out=out)
-    if _len_torch_dispatch_stack() or _is_tracing():
+    if is_traced():
         return _by_torch(a, b, out, None, how)
     if product_into(out, a, b, scope, backend, on_miss):
         return out  # type: ignore[no-any-return]
@@ -136,7 +136,12 @@ def _cast(operand: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return operand
 
 
-def _only_a_default_device() -> bool:
+def is_traced() -> bool:
+    """Say whether a mode is to see torch's own operations, or a trace is to hold them."""
+    return _len_torch_dispatch_stack() > 0 or bool(_is_tracing())
+
+
+def only_a_default_device() -> bool:
     """Say whether the function modes in force do no more than name a default device."""
     count = torch._C._len_torch_function_stack()
     modes = (torch._C._get_function_stack_at(place) for place in range(count))
