@@ -15,6 +15,7 @@ from tunekit.policies import Policy, current
 from tunekit.products import (
     PLAIN,
     SUPPORTED,
+    is_lazy,
     product,
     product_into,
     refuse,
@@ -76,7 +77,7 @@ def _by_torch(a: Any, b: Any, out: Any, out_dtype: Any, how: Policy) -> torch.Te
     """
     if how.backend == "triton":
         refuse(a, b)
-        raise ProblemError("backend='triton' cannot multiply while the call is watched or traced")
+        raise ProblemError(WATCHED)
     tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
     if tensors and out_dtype is not None and out_dtype != a.dtype:
         return widened(a, b, out, out_dtype, how, watched=True)
@@ -127,6 +128,45 @@ def _compiled(
     if out is None and kernels and alike and a.dim() and b.dim():
         return traced(a, b, backend, on_miss)
     return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+
+
+def as_met(a: torch.Tensor, b: torch.Tensor, how: Policy) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return operands as kernels would meet them: cast as autocast does it, in memory of their own.
+
+    In those that had to be made there is nothing; nothing is launched.
+    """
+    if type(a) not in PLAIN or type(b) not in PLAIN or a.is_nested or b.is_nested:
+        return a, b
+    kernels = how.backend == "triton" or (how.backend == "auto" and products.on_gpu(a))
+    if not kernels or not a.layout is b.layout is torch.strided:
+        return a, b
+    dtype = None
+    if torch.is_autocast_enabled(a.device.type):
+        dtype = torch.get_autocast_dtype(a.device.type)
+    return _form_met(a, dtype, how), _form_met(b, dtype, how)
+
+
+def _form_met(operand: torch.Tensor, autocast: torch.dtype | None, how: Policy) -> torch.Tensor:
+    casts = operand.is_floating_point() and operand.dtype != torch.float64
+    dtype = autocast if autocast is not None and casts else operand.dtype
+    owned = how.backend == "triton" and is_lazy(operand)  # then matmul makes a copy
+    if dtype == operand.dtype and not owned:
+        return operand
+    return torch.empty_like(operand, dtype=dtype, requires_grad=False)
+
+
+def is_left_to_watchers(how: Policy) -> bool:
+    """Say whether a call made here and now is torch's, because somebody watches or traces it.
+
+    Raises:
+        ProblemError: it is, and the backend is `triton`.
+    """
+    if how.backend == "triton" and is_traced():
+        raise ProblemError(WATCHED)
+    return how.backend == "auto" and (is_traced() or not only_a_default_device())
+
+
+WATCHED = "backend='triton' cannot multiply while the call is watched or traced"
 
 
 def _cast(operand: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
