@@ -14,7 +14,7 @@ from tunekit import dispatch, products, scaled, widening
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
-from tunekit.errors import DeviceError, MissError, ProblemError
+from tunekit.errors import ConfigError, DeviceError, MissError, ProblemError, StoreError
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import describe
 from tunekit.key import Problem
@@ -242,6 +242,17 @@ def test_who_watches_is_explained_torchs_product(pretend_gpu):
     with torch.device("meta"):
         assert tunekit.explain(a, b) == tunekit.explain(a, b)
         assert tunekit.explain(a, b).key is not None
+
+
+@pytest.mark.parametrize("call", [tunekit.explain, tunekit.matmul])
+def test_what_a_policy_makes_an_error_is_one_here_too(pretend_gpu, own_cache, call):
+    a, b = operands()
+    with tunekit.policy(config=ILLEGAL), pytest.raises(ConfigError, match="is not legal"):
+        call(a, b)
+    own_cache.write_text("no database" * 500)
+    tunekit.reload()
+    with tunekit.policy(deterministic=True), pytest.raises(StoreError, match="cannot be read"):
+        call(a, b)
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,15 @@ def _cast(operand: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def is_traced() -> bool:
-    """Say whether a mode is to see torch's own operations, or a trace is to hold them."""
-    return _len_torch_dispatch_stack() > 0 or bool(_is_tracing())
+    """Say whether torch's own operations are to be seen by a mode, held by a trace or rewritten."""
+    return _len_torch_dispatch_stack() > 0 or bool(_is_tracing()) or _is_functionalized()
+
+
+def _is_functionalized() -> bool:
+    """Say whether `torch.func.functionalize`, which knows no functions of ours, is under way."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    kind = torch._C._functorch.TransformType.Functionalize
+    return any(one.key() == kind for one in stack)
 
 
 def only_a_default_device() -> bool:

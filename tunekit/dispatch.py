@@ -27,9 +27,10 @@ from torch.compiler import is_dynamo_compiling
 from tunekit import products
 from tunekit.calls import as_met, is_left_to_watchers, unusual
 from tunekit.device import DeviceInfo
-from tunekit.errors import DeviceError
+from tunekit.errors import ConfigError, DeviceError
 from tunekit.folding import fold, pairs, result_shape
 from tunekit.forecast import Forecast, forecast
+from tunekit.kernels import family
 from tunekit.kernels.operands import dense_operands, describe, float32_precision
 from tunekit.key import Problem, TuningKey
 from tunekit.policies import (
@@ -161,6 +162,8 @@ def explain(
     other it is about the first two.
 
     Raises:
+        ConfigError, StoreError: the policy's config is not legal here, or it is deterministic and
+            the cache cannot be read.
         DeviceError: there is no GPU here, and none was named.
         ProblemError: `backend="triton"` and no kernel takes these tensors.
         TypeError: these are neither two tensors nor a problem, or `device` is no `DeviceInfo`.
@@ -203,6 +206,12 @@ def _forecast(
     problem: Problem, place: torch.device, how: Policy, device: DeviceInfo | None
 ) -> Forecast:
     read = STATE.read_for(place, how.backend) if device is None else read_table(device, 0.0)
+    if how.config is not None and how.backend != "vendor":
+        broken = family(problem.family).violation(how.config, problem, read.device)
+        if broken is not None:
+            raise ConfigError(f"{how.config} is not legal for {problem}: {broken}")
+    elif how.deterministic:
+        read.require()
     return forecast(read.table, problem, read.device.slug, location=read.location, policy=how)
 
 
