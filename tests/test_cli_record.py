@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import os
+import py_compile
 import signal
 import sys
 import textwrap
 import threading
 import time
 import types
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -177,6 +181,7 @@ def test_no_command_is_wrong_usage(capsys):
         (["-uW", "ignore", "a.py"], ["-uW", "ignore"], "script", "a.py", []),
         (["-m", "pkg.mod", "--x"], [], "module", "pkg.mod", ["--x"]),
         (["-mpkg.mod", "--x"], [], "module", "pkg.mod", ["--x"]),
+        (["-u", "-", "-x"], ["-u"], "stdin", "-", ["-x"]),
         (["-um", "pkg.mod"], ["-u"], "module", "pkg.mod", []),
         (["-Oc", "print(1)", "y"], ["-O"], "code", "print(1)", ["y"]),
         (
@@ -248,13 +253,21 @@ PROGRAM = """
         ("script", "prog.py", "prog.py", None),
         ("module", "prog", "{folder}/prog.py", ""),
         ("module", "pack", "{folder}/pack/__main__.py", "pack"),
+        ("script", "pack", "pack", ""),
+        ("script", "{folder}/pack.zip", "{folder}/pack.zip", ""),
+        ("script", "prog.pyc", "prog.pyc", None),
         ("code", textwrap.dedent(PROGRAM), "-c", None),
+        ("stdin", "-", "-", None),
     ],
 )
 def test_the_program_is_main_and_what_it_pickles_is_found(
     script, monkeypatch, tmp_path, kind, target, argv0, package
 ):
-    script(PROGRAM, "prog.py")
+    py_compile.compile(script(PROGRAM, "prog.py"), str(tmp_path / "prog.pyc"))
+    with zipfile.ZipFile(tmp_path / "pack.zip", "w") as pack:
+        pack.writestr("__main__.py", textwrap.dedent(PROGRAM))
+    typed = io.TextIOWrapper(io.BytesIO(textwrap.dedent(PROGRAM).encode()))
+    monkeypatch.setattr(sys, "stdin", typed)
     (tmp_path / "pack").mkdir()
     script("", "pack/__init__.py")
     script(PROGRAM, "pack/__main__.py")
@@ -265,10 +278,58 @@ def test_the_program_is_main_and_what_it_pickles_is_found(
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "argv", ["python", "a", "b"])
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    program.run_as_main(kind, target, ["x", "-y"])
+    within = "" if kind in ("code", "stdin") else str(tmp_path)
+    if kind == "script" and not target.startswith("prog"):
+        within = str(tmp_path / Path(target).name)
+    program.run_as_main(kind, target.replace("{folder}", str(tmp_path)), ["x", "-y"])
     assert results.seen == ("__main__", ["x", "-y"], package)
     assert sys.argv[0] == argv0.format(folder=tmp_path)
-    assert sys.path[0] == str(tmp_path)
+    assert sys.path[0] == within
+
+
+def test_a_folder_without_a_program_ends_as_python_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["python"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = sys.modules["__main__"]
+    with pytest.raises(SystemExit, match="can't find '__main__' module in"):
+        program.run_as_main("script", str(tmp_path), [])
+    assert sys.modules["__main__"] is before
+
+
+@pytest.fixture
+def python_started(monkeypatch):
+    """Leave what a program changes of the interpreter as it was."""
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, ["first", "second"])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    for name in ("__main__", "__mp_main__"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType("before"))
+
+
+@pytest.mark.usefixtures("python_started")
+def test_the_path_of_a_safe_python_gets_a_folder_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "_is_path_safe", lambda: True)
+    for name in ("__main__.py", "script.py"):
+        (tmp_path / name).write_text("")
+    program.run_as_main("script", str(tmp_path / "script.py"), [])
+    program.run_as_main("code", "", [])
+    assert sys.path == ["first", "second"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    spec = importlib.util.spec_from_file_location("__main__", tmp_path / "__main__.py")
+    program.run_as_main("script", str(tmp_path), [])
+    assert sys.path == [str(tmp_path), "first", "second"]
+
+
+@pytest.mark.usefixtures("python_started")
+def test_a_program_that_does_not_compile_is_shown_without_what_watches(tmp_path, capsys):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def f(:\n")
+    with pytest.raises(SyntaxError) as found:
+        program.run_as_main("script", str(wrong), [])
+    sys.excepthook(found.type, found.value, found.tb)
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0].strip() == f'File "{wrong}", line 1'
+    assert shown[-1] == "SyntaxError: invalid syntax"
 
 
 @pytest.mark.parametrize("name", ["no_such_module", "no_such.module", "json.no_such"])

@@ -7,13 +7,14 @@ import json
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import tunekit
-from tunekit import dispatch, products
+from tunekit import dispatch, products, scaled, widening
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
-from tunekit.errors import DeviceError, MissError
+from tunekit.errors import ConfigError, DeviceError, MissError, ProblemError, StoreError
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import describe
 from tunekit.key import Problem
@@ -187,3 +188,123 @@ def test_warming_up_tells_a_miss(pretend_gpu):
         tunekit.warmup([operands()], on_miss="error")
     with pytest.warns(tunekit.MissWarning):
         tunekit.warmup([operands()])
+
+
+def test_what_is_explained_under_autocast_is_what_runs(put, best_row, pretend_gpu):
+    a, b = torch.randn(48, 64), torch.randn(64, 64).t()
+    put(best_row(describe(a.bfloat16(), b.bfloat16()), CONFIG))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = tunekit.explain(a, b)
+        (warmed,) = tunekit.warmup([(a, b)], on_miss="error")
+        mixed = tunekit.explain(a.bfloat16(), b)
+        assert tunekit.matmul(a, b, on_miss="error").dtype is torch.bfloat16
+    assert (found.key.dtype, found.config, found.grade) == ("bfloat16", CONFIG, Grade.EXACT)
+    assert found == warmed == mixed
+    assert tunekit.explain(a, b).key.dtype == "float32"
+    assert "dtypes" in tunekit.explain(a.bfloat16(), b).why
+
+
+def test_by_triton_uneven_matrices_are_explained_by_their_first(pretend_gpu):
+    a, b = torch.randn(3, 2, 48, 64).half().transpose(0, 1), torch.randn(2, 3, 64, 80).half()
+    found = tunekit.explain(a, b, backend="triton")
+    assert found.runs is Choice.TRITON
+    assert "one by one" in found.why
+    tunekit.matmul(a, b, backend="triton", on_miss="fallback")
+    assert set(products.STATE.misses) <= {found.key}
+    assert {one.key for one in products.STATE.served.values()} == {found.key}
+
+
+def test_by_triton_what_is_no_kernels_is_matmuls_error_and_a_negative_is_copied(pretend_gpu):
+    a, b = operands()
+    for call in (tunekit.explain, tunekit.matmul):
+        with pytest.raises(ProblemError, match="dtypes"):
+            call(a.double(), b.double(), backend="triton")
+    negative = torch._neg_view(a)
+    assert "memory" in tunekit.explain(negative, b).why
+    assert tunekit.explain(negative, b, backend="triton") == tunekit.explain(a, b, backend="triton")
+    with pytest.raises(ProblemError, match="dtypes"):
+        tunekit.warmup([(a.double(), b.double())], backend="triton")
+
+
+def test_who_watches_is_explained_torchs_product(pretend_gpu):
+    class Watching(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    a, b = operands()
+    with Watching():
+        assert "watches" in tunekit.explain(a, b).why
+        assert tunekit.explain(a, b, backend="triton").runs is Choice.TRITON
+    with FlopCounterMode(display=False):
+        assert "watches" in tunekit.explain(a, b).why
+        with pytest.raises(ProblemError, match="watched"):
+            tunekit.explain(a, b, backend="triton")
+    with torch.device("meta"):
+        assert tunekit.explain(a, b) == tunekit.explain(a, b)
+        assert tunekit.explain(a, b).key is not None
+
+
+@pytest.mark.parametrize("call", [tunekit.explain, tunekit.matmul])
+def test_what_a_policy_makes_an_error_is_one_here_too(pretend_gpu, own_cache, call):
+    a, b = operands()
+    with tunekit.policy(config=ILLEGAL), pytest.raises(ConfigError, match="is not legal"):
+        call(a, b)
+    own_cache.write_text("no database" * 500)
+    tunekit.reload()
+    with tunekit.policy(deterministic=True), pytest.raises(StoreError, match="cannot be read"):
+        call(a, b)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda a, p: tunekit.explain(a), "two tensors or one Problem, not Tensor and None"),
+        (lambda a, p: tunekit.explain(8, 8), "not int and int"),
+        (lambda a, p: tunekit.explain(p, a), "not Problem and Tensor"),
+        (lambda a, p: tunekit.explain(a.tolist(), a), "not list and Tensor"),
+        (lambda a, p: tunekit.explain(p, device="cuda"), "DeviceInfo as device, not str"),
+        (lambda a, p: tunekit.warmup(None), "a list of problems or pairs, not None"),
+        (lambda a, p: tunekit.warmup(p), "not Problem"),
+        (lambda a, p: tunekit.warmup("8,8,8"), "not str"),
+        (lambda a, p: tunekit.warmup([8]), "pairs of tensors, not int"),
+        (lambda a, p: tunekit.warmup((a, a)), "pairs of tensors, not Tensor"),
+        (lambda a, p: tunekit.warmup([(a, 2)]), "not tuple of Tensor, int"),
+        (lambda a, p: tunekit.warmup([()]), "not tuple of nothing"),
+    ],
+)
+def test_wrong_arguments_are_one_line(call, why):
+    with pytest.raises(TypeError, match=why) as told:
+        call(torch.ones(3, 3), Problem("matmul", 8, 8, 8, "float16"))
+    assert "\n" not in str(told.value)
+
+
+def test_wider_and_scaled_problems_are_prepared_as_they_are_called(pretend_gpu, monkeypatch):
+    monkeypatch.setattr(widening, "on_gpu", lambda a: True)
+    monkeypatch.setattr(scaled, "on_gpu", lambda a: True)
+    wide = Problem("matmul", 48, 64, 64, "float16", "float32")
+    rows = Problem("matmul", 32, 48, 64, "float8_e4m3fn", "bfloat16", scaling="row")
+    with tunekit.policy(backend="triton", on_miss="fallback"):
+        found = tunekit.warmup([wide, rows], device="cpu")
+        assert [one.key.problem for one in found] == [wide, rows]
+        monkeypatch.setattr(MATMUL, "bind", lambda *a: pytest.fail("prepared again"))
+        a, b = operands()
+        assert tunekit.matmul(a, b, out_dtype=torch.float32).dtype is torch.float32
+        a, b = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(48, 64)
+        scales = torch.ones(32, 1), torch.ones(1, 48)
+        tunekit.scaled_mm(a, b.to(a.dtype).t(), *scales, out_dtype=torch.bfloat16)
+    assert {key.problem for key in dispatch.miss_counts()} == {wide, rows}
+    why = [
+        (dataclasses.replace(wide, batch=2), "batches"),
+        (dataclasses.replace(rows, scaling="none"), "scales"),
+    ]
+    for problem, text in why:
+        (found,) = tunekit.warmup([problem], device="cpu")
+        assert (found.runs, found.key) == (Choice.VENDOR, None)
+        assert text in found.why
+    with tunekit.policy(backend="vendor"):
+        assert "vendor" in tunekit.warmup([wide], device="cpu")[0].why
+
+
+def test_a_wider_problem_on_the_cpu_is_torchs():
+    (found,) = tunekit.warmup([Problem("matmul", 8, 8, 8, "int8", "int32")], device="cpu")
+    assert "CPU" in found.why

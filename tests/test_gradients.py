@@ -11,6 +11,7 @@ from torch.autograd.functional import jacobian
 
 import tunekit
 from tunekit import products
+from tunekit.errors import ProblemError
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import describe
 
@@ -211,3 +212,19 @@ def _h200():
     from tunekit.device import KNOWN_DEVICES
 
     return KNOWN_DEVICES["sm_90"]
+
+
+def test_what_is_functionalized_is_torchs(pretend_gpu):
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+
+    def call(a, b):
+        return tunekit.matmul(a, b).add_(1)
+
+    functional = torch.func.functionalize(call)
+    assert torch.allclose(functional(a, b), a @ b + 1)
+    nested = torch.func.grad(lambda a: torch.func.functionalize(call)(a, b).sum())(a)
+    assert torch.allclose(nested, b.sum(1).expand(3, 4))
+    layer = torch.func.functionalize(lambda x: tunekit.linear(x, b.t()))
+    assert torch.allclose(layer(a), a @ b)
+    with tunekit.policy(backend="triton"), pytest.raises(ProblemError, match="traced"):
+        functional(a, b)

@@ -76,6 +76,37 @@ def test_each_cache_gets_its_own_and_a_key_that_begins_anew_goes_on(sink):
     assert sorted(sink.batches) == [("here", {key(): 7}), ("there", {key(): 1})]
 
 
+def test_a_key_that_begins_anew_again_and_again_is_watched_once(sink):
+    writer = MissWriter(sink)
+    for _ in range(100):
+        writer.watch(key(), H200, "here", Calls(2))
+    assert len(writer._watched) == 1
+    last = Calls(1)
+    writer.watch(key(), H200, "here", last)
+    sink.error = StoreError("read-only")
+    assert not writer.write()
+    sink.error = None
+    assert writer.write()
+    last.count += 1
+    writer.watch(key(), H200, "here", Calls(5))
+    assert writer.write()
+    assert sink.batches == [("here", {key(): 201}), ("here", {key(): 6})]
+
+
+def test_a_key_that_begins_anew_while_it_is_written_is_not_counted_twice(sink):
+    def begin_anew(where, batch):
+        sink(where, batch)
+        if len(sink.batches) == 1:
+            writer.watch(key(), H200, "here", Calls(1))
+
+    writer = MissWriter(begin_anew)
+    writer.watch(key(), H200, "here", Calls(3))
+    assert writer.write()
+    assert writer.write()
+    assert writer.write()
+    assert sink.batches == [("here", {key(): 3}), ("here", {key(): 1})]
+
+
 def test_what_could_not_be_written_is_written_later(sink):
     writer = MissWriter(sink)
     calls = Calls(3)

@@ -723,3 +723,23 @@ def test_a_replaced_model_is_captured_into_a_graph():
             out = made(x)
     graph.replay()
     assert close(out, expected)
+
+
+def test_a_mode_that_watches_functions_sees_torchs_layer(pretend_gpu, own_cache, launches):
+    class Patched(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func is functional.linear:
+                return "patched"
+            return func(*args, **(kwargs or {}))
+
+    x, weight = torch.randn(16, 64).half(), torch.randn(48, 64).half()
+    tune(own_cache, x, weight)
+    with Patched():
+        assert tunekit.linear(x, weight) == "patched"
+    assert launches == []
+    with torch.device("cpu"):
+        assert close(tunekit.linear(x, weight), functional.linear(x, weight))
+    with Patched(), tunekit.policy(backend="triton"):
+        found = tunekit.linear(x, weight)
+    assert close(found, functional.linear(x, weight))
+    assert len(launches) == 2

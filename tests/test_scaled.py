@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tunekit
-from tunekit import products
+from tunekit import products, scaled
 from tunekit.errors import ProblemError
 from tunekit.serving import MissWarning
 
@@ -138,3 +138,45 @@ def test_halves_into_float32_keep_what_rounding_would_lose():
         found = tunekit.matmul(a, b, out_dtype=torch.float32, backend="triton")
     assert found.dtype is torch.float32
     assert torch.allclose(found.double(), a.double() @ b.double(), rtol=1e-6)
+
+
+@pytest.fixture
+def no_kernel(monkeypatch):
+    monkeypatch.setattr(products, "on_gpu", lambda a: True)
+    monkeypatch.setattr(scaled, "on_gpu", lambda a: True)
+    monkeypatch.setattr(scaled, "computed", lambda *a: pytest.fail("a kernel was asked for"))
+
+
+@pytest.mark.usefixtures("no_kernel")
+def test_a_trace_holds_torchs_call_and_serves_other_scales():
+    def call(a, b, scale):
+        return tunekit.scaled_mm(a, b, scale, scale, out_dtype=torch.bfloat16)
+
+    a, b, one = float8(32, 64), float8(48, 64).t(), torch.ones((), device=PLACE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        traced = torch.jit.trace(call, (a, b, one), check_trace=False)
+    assert "aten::_scaled_mm" in str(traced.graph)
+    expected = torch._scaled_mm(a, b, 2 * one, 2 * one, out_dtype=torch.bfloat16)
+    assert torch.equal(traced(a, b, 2 * one), expected)
+    with tunekit.policy(backend="triton"), pytest.raises(ProblemError, match="traced"):
+        torch.jit.trace(call, (a, b, one))
+
+
+@pytest.mark.usefixtures("no_kernel")
+def test_who_watches_functions_or_differentiates_gets_torchs_call():
+    seen = []
+
+    class Watching(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    a, b, one = float8(32, 64), float8(48, 64).t(), torch.ones((), device=PLACE)
+    with Watching():
+        tunekit.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+    assert seen == [torch._scaled_mm]
+    with torch.autograd.forward_ad.dual_level():
+        scale = torch.autograd.forward_ad.make_dual(one, one)
+        with pytest.raises(NotImplementedError, match="forward AD"):  # and not without a word
+            tunekit.scaled_mm(a, b, scale, one, out_dtype=torch.bfloat16)

@@ -15,6 +15,7 @@ from tunekit.policies import Policy, current
 from tunekit.products import (
     PLAIN,
     SUPPORTED,
+    is_lazy,
     product,
     product_into,
     refuse,
@@ -34,7 +35,7 @@ def unusual(
     if not (plain and _len_torch_function_stack()):
         return _settled(a, b, out, out_dtype, backend, on_miss)
     how = current().policy.overridden(backend, on_miss)
-    if how.backend == "auto" and not _only_a_default_device():
+    if how.backend == "auto" and not only_a_default_device():
         return _by_torch(a, b, out, out_dtype, how)
     # A default device is a function mode too: each look at a tensor would go through it.
     with torch._C.DisableTorchFunction():
@@ -55,11 +56,11 @@ def _settled(
         with torch.autocast(a.device.type, enabled=False):
             return unusual(_cast(a, dtype), _cast(b, dtype), None, out_dtype, backend, on_miss)
     if out_dtype is not None and out_dtype != a.dtype:
-        watched = is_recording(a, b) or _len_torch_dispatch_stack() > 0 or _is_tracing()
+        watched = is_recording(a, b) or is_traced()
         return widened(a, b, out, out_dtype, how, watched=watched)
     if out is not None:
         return _into(out, a, b, backend, on_miss)
-    if _len_torch_dispatch_stack() or _is_tracing():
+    if is_traced():
         return _by_torch(a, b, None, None, how)  # who watches wants to see torch's own product
     if not is_recording(a, b):
         return product(a, b, scope, backend, on_miss)
@@ -76,7 +77,7 @@ def _by_torch(a: Any, b: Any, out: Any, out_dtype: Any, how: Policy) -> torch.Te
     """
     if how.backend == "triton":
         refuse(a, b)
-        raise ProblemError("backend='triton' cannot multiply while the call is watched or traced")
+        raise ProblemError(WATCHED)
     tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
     if tensors and out_dtype is not None and out_dtype != a.dtype:
         return widened(a, b, out, out_dtype, how, watched=True)
@@ -93,7 +94,7 @@ def _into(
     fixed = plain and out.is_inference() and not torch.is_inference_mode_enabled()
     if not plain or fixed or is_recording(a, b, out):
         return torch.matmul(a, b, out=out)
-    if _len_torch_dispatch_stack() or _is_tracing():
+    if is_traced():
         return _by_torch(a, b, out, None, how)
     if product_into(out, a, b, scope, backend, on_miss):
         return out  # type: ignore[no-any-return]
@@ -129,6 +130,45 @@ def _compiled(
     return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
 
 
+def as_met(a: torch.Tensor, b: torch.Tensor, how: Policy) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return operands as kernels would meet them: cast as autocast does it, in memory of their own.
+
+    In those that had to be made there is nothing; nothing is launched.
+    """
+    if type(a) not in PLAIN or type(b) not in PLAIN or a.is_nested or b.is_nested:
+        return a, b
+    kernels = how.backend == "triton" or (how.backend == "auto" and products.on_gpu(a))
+    if not kernels or not a.layout is b.layout is torch.strided:
+        return a, b
+    dtype = None
+    if torch.is_autocast_enabled(a.device.type):
+        dtype = torch.get_autocast_dtype(a.device.type)
+    return _form_met(a, dtype, how), _form_met(b, dtype, how)
+
+
+def _form_met(operand: torch.Tensor, autocast: torch.dtype | None, how: Policy) -> torch.Tensor:
+    casts = operand.is_floating_point() and operand.dtype != torch.float64
+    dtype = autocast if autocast is not None and casts else operand.dtype
+    owned = how.backend == "triton" and is_lazy(operand)  # then matmul makes a copy
+    if dtype == operand.dtype and not owned:
+        return operand
+    return torch.empty_like(operand, dtype=dtype, requires_grad=False)
+
+
+def is_left_to_watchers(how: Policy) -> bool:
+    """Say whether a call made here and now is torch's, because somebody watches or traces it.
+
+    Raises:
+        ProblemError: it is, and the backend is `triton`.
+    """
+    if how.backend == "triton" and is_traced():
+        raise ProblemError(WATCHED)
+    return how.backend == "auto" and (is_traced() or not only_a_default_device())
+
+
+WATCHED = "backend='triton' cannot multiply while the call is watched or traced"
+
+
 def _cast(operand: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return an operand as autocast hands it to a product."""
     if operand.is_floating_point() and operand.dtype != torch.float64:
@@ -136,7 +176,19 @@ def _cast(operand: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return operand
 
 
-def _only_a_default_device() -> bool:
+def is_traced() -> bool:
+    """Say whether torch's own operations are to be seen by a mode, held by a trace or rewritten."""
+    return _len_torch_dispatch_stack() > 0 or bool(_is_tracing()) or _is_functionalized()
+
+
+def _is_functionalized() -> bool:
+    """Say whether `torch.func.functionalize`, which knows no functions of ours, is under way."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    kind = torch._C._functorch.TransformType.Functionalize
+    return any(one.key() == kind for one in stack)
+
+
+def only_a_default_device() -> bool:
     """Say whether the function modes in force do no more than name a default device."""
     count = torch._C._len_torch_function_stack()
     modes = (torch._C._get_function_stack_at(place) for place in range(count))

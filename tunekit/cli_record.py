@@ -89,6 +89,8 @@ def _parse_python(interpreter: str, words: list[str]) -> Program:
     options: list[str] = []
     while words:
         word, *words = words
+        if word == "-":
+            return Program((interpreter, *options), "stdin", word, tuple(words))
         if not word.startswith("-"):
             return Program((interpreter, *options), "script", _script(word), tuple(words))
         for place, letter in enumerate(word[1:], start=1):
@@ -107,7 +109,7 @@ def _parse_python(interpreter: str, words: list[str]) -> Program:
         if word[-1] in _WITH_VALUE or word == "--check-hash-based-pycs":
             options += words[:1]
             words = words[1:]
-    raise ProgramError(f"{interpreter} is given no program: name a script, -m MODULE or -c CODE")
+    raise ProgramError(f"{interpreter} is given no program: name a script, -m MODULE, -c CODE or -")
 
 
 def _found(name: str) -> str:

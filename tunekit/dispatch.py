@@ -8,7 +8,9 @@ choices only when `reload` is called, so the ranks of a job cannot drift apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import is_grad_enabled
@@ -23,11 +25,12 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from tunekit import products
-from tunekit.calls import unusual
+from tunekit.calls import as_met, is_left_to_watchers, unusual
 from tunekit.device import DeviceInfo
-from tunekit.errors import DeviceError
-from tunekit.folding import fold
+from tunekit.errors import ConfigError, DeviceError
+from tunekit.folding import fold, pairs, result_shape
 from tunekit.forecast import Forecast, forecast
+from tunekit.kernels import family
 from tunekit.kernels.operands import dense_operands, describe, float32_precision
 from tunekit.key import Problem, TuningKey
 from tunekit.policies import (
@@ -50,6 +53,7 @@ from tunekit.products import (
 from tunekit.reading import read_table
 from tunekit.serving import MissWarning, Served
 from tunekit.trial import Choice
+from tunekit.widening import prepare_widened
 
 __all__ = [
     "Forecast",
@@ -150,26 +154,64 @@ def explain(
     backend: Backend | None = None,
     device: DeviceInfo | None = None,
 ) -> Forecast:
-    """Say what would run for two tensors, or for a problem, and why.
+    """Say what `matmul` would run for two tensors here and now, or for a problem, and why.
 
     Nothing is launched, and no miss is counted. The answer is by the rows this process has read;
-    those of a GPU that is not here (`device`) are read for this answer alone.
+    those of a GPU that is not here (`device`) are read for this answer alone. Under autocast it is
+    about what operands are cast to; of matrices that `backend="triton"` multiplies one after the
+    other it is about the first two.
 
     Raises:
+        ConfigError, StoreError: the policy's config is not legal here, or it is deterministic and
+            the cache cannot be read.
         DeviceError: there is no GPU here, and none was named.
+        ProblemError: `backend="triton"` and no kernel takes these tensors.
+        TypeError: these are neither two tensors nor a problem, or `device` is no `DeviceInfo`.
     """
     how = current().policy.overridden(backend, None)
-    if not isinstance(a, Problem):
-        reason = products.left_to_torch(a, b, how)
-        one = None if reason is not None or b is None else fold(a, b)
-        if b is None or one is None:
-            return Forecast(Choice.VENDOR, reason or "many matrices are multiplied one by one")
-        problem, place = describe(one.a.of(a), one.b.of(b)), a.device
-    else:
-        problem, place = a, torch.device("cuda", 0)
-        if device is None and torch.cuda.is_available():
-            place = torch.device("cuda", torch.cuda.current_device())
+    if device is not None and not isinstance(device, DeviceInfo):
+        raise TypeError(f"explain() takes a DeviceInfo as device, not {_named(device)}")
+    if isinstance(a, Problem) and b is None:
+        place = torch.device("cuda", torch.cuda.current_device() if _sees_a_gpu() else 0)
+        return _forecast(a, place, how, device)
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        kinds = f"{_named(a)} and {_named(b)}"
+        raise TypeError(f"explain() takes two tensors or one Problem, not {kinds}")
+    if is_left_to_watchers(how):
+        return Forecast(Choice.VENDOR, "who watches or traces the call wants torch's own")
+    with torch._C.DisableTorchFunction():  # a default device is a mode that sees each look, too
+        return _explained(*as_met(a, b, how), how, device)
+
+
+def _explained(
+    a: torch.Tensor, b: torch.Tensor, how: Policy, device: DeviceInfo | None
+) -> Forecast:
+    """Say what runs for two tensors as kernels would meet them."""
+    if how.backend == "triton":
+        products.refuse(a, b)
+    reason = products.left_to_torch(a, b, how)
+    if reason is not None:
+        return Forecast(Choice.VENDOR, reason)
+    one = fold(a, b)
+    if one is not None:
+        return _forecast(describe(one.a.of(a), one.b.of(b)), a.device, how, device)
+    results = torch.empty(result_shape(tuple(a.shape), tuple(b.shape)), device="meta")
+    left, right, _ = next(pairs(a, b, results))
+    first = _forecast(describe(left, right), a.device, how, device)
+    why = f"not evenly spaced, so matrices are multiplied one by one; of the first two: {first.why}"
+    return replace(first, why=why)
+
+
+def _forecast(
+    problem: Problem, place: torch.device, how: Policy, device: DeviceInfo | None
+) -> Forecast:
     read = STATE.read_for(place, how.backend) if device is None else read_table(device, 0.0)
+    if how.config is not None and how.backend != "vendor":
+        broken = family(problem.family).violation(how.config, problem, read.device)
+        if broken is not None:
+            raise ConfigError(f"{how.config} is not legal for {problem}: {broken}")
+    elif how.deterministic:
+        read.require()
     return forecast(read.table, problem, read.device.slug, location=read.location, policy=how)
 
 
@@ -183,22 +225,64 @@ def warmup(
     """Prepare products before they are asked for: read the cache, build and load the kernels.
 
     A problem stands for dense operands on `device`, in torch's present precision for float32; a
-    pair of tensors for operands like them. Nothing is launched. Misses are told as by `matmul`.
+    pair of tensors for operands like them, under autocast for what they are cast to. Nothing is
+    launched. Misses are told as by `matmul`.
 
     Returns:
         What runs for each, in order.
 
     Raises:
         MissError, ProblemError, DeviceError: as `matmul`.
+        TypeError: something is neither a problem nor a pair of tensors.
     """
     found, place = [], torch.device(device)
-    for one in problems:
-        if isinstance(one, Problem) and place.type == "cuda" and not torch.cuda.is_available():
+    scope = current()
+    how = scope.policy.overridden(backend, on_miss)
+    for one in _each(problems):
+        if not isinstance(one, Problem):
+            operands = as_met(one[0], one[1], how)
+        elif place.type == "cuda" and not _sees_a_gpu():
             raise DeviceError(f"torch sees no GPU here to prepare {one} on: pass device='cpu'")
-        a, b = dense_operands(one, place) if isinstance(one, Problem) else one
-        products.prepare(a, b, current(), backend, on_miss)
-        found.append(explain(a, b, backend=backend))
+        elif one.out_dtype != one.dtype or one.scaling != "none":
+            reason = prepare_widened(one, place, how)
+            answer = None if reason is None else Forecast(Choice.VENDOR, reason)
+            found.append(answer or _forecast(one, place, how, None))
+            continue
+        else:
+            operands = dense_operands(one, place)
+        products.prepare(*operands, scope, backend, on_miss)
+        found.append(_explained(*operands, how, None))
     return found
+
+
+def _each(problems: Any) -> Iterator[Any]:
+    """Yield what is to be prepared: problems, and pairs of tensors.
+
+    Raises:
+        TypeError: something else is among them, or they are no iterable.
+    """
+    if isinstance(problems, (Problem, torch.Tensor, str)) or not isinstance(problems, Iterable):
+        raise TypeError(f"warmup() takes a list of problems or pairs, not {_named(problems)}")
+    for one in problems:
+        pair = isinstance(one, (tuple, list)) and len(one) == 2
+        if not (isinstance(one, Problem) or (pair and _are_tensors(one))):
+            what = _named(one)
+            if isinstance(one, (tuple, list)):
+                what += f" of {', '.join(map(_named, one)) or 'nothing'}"
+            raise TypeError(f"warmup() takes problems and pairs of tensors, not {what}")
+        yield one
+
+
+def _are_tensors(pair: Any) -> bool:
+    return all(isinstance(one, torch.Tensor) for one in pair)
+
+
+def _named(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _sees_a_gpu() -> bool:
+    return torch.cuda.is_available()
 
 
 def miss_counts() -> dict[TuningKey, int]:

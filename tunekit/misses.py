@@ -47,7 +47,14 @@ class _Watched:
     device: DeviceInfo
     where: str
     calls: Calls
+    before: int = 0
+    """What calls came to that were counted elsewhere before these."""
     written: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many there were so far."""
+        return self.before + self.calls.count
 
 
 @dataclass(slots=True)
@@ -64,17 +71,22 @@ class MissWriter:
 
     def __init__(self, write: Callable[[str, _Batch], None] | None = None) -> None:
         self._write = write or _write
-        self._watched: list[_Watched] = []
+        self._watched: dict[tuple[TuningKey, str], _Watched] = {}
         self._begin()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def watch(self, key: TuningKey, device: DeviceInfo, where: str, calls: Calls) -> None:
         """Write, from now on, what these calls of an untuned problem come to.
 
-        `where` is the path or URL of the cache. Returns at once and never raises.
+        `where` is the path or URL of the cache. The calls take the place of those that were
+        watched before for the same problem there. Returns at once and never raises.
         """
         with self._lock:
-            self._watched.append(_Watched(key, device, where, calls))
+            known = self._watched.get((key, where))
+            if known is None:
+                self._watched[key, where] = _Watched(key, device, where, calls)
+            else:
+                known.before, known.calls = known.count, calls
             self._start()
 
     def flush(self, seconds: float | None = None) -> bool:
@@ -90,10 +102,9 @@ class MissWriter:
     def write(self) -> bool:
         """Write what is new, and say whether all of it was written or had nowhere to go."""
         with self._lock:
-            watched = list(self._watched)
+            watched = [(one, one.count) for one in self._watched.values()]
         batches: dict[str, _Batch] = {}
-        for one in watched:
-            count = one.calls.count
+        for one, count in watched:
             if count > one.written:
                 batch = batches.setdefault(one.where, _Batch())
                 new = count - one.written
@@ -146,8 +157,8 @@ class MissWriter:
         The thread starts with the child's own first miss, for many a child only calls exec.
         """
         self._begin()
-        for one in self._watched:
-            one.written = one.calls.count
+        for one in self._watched.values():
+            one.written = one.count
 
 
 def _write(where: str, batch: _Batch) -> None:

@@ -24,6 +24,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import functional
 
 from tunekit import products
+from tunekit.calls import only_a_default_device
 from tunekit.dispatch import matmul
 from tunekit.errors import ProblemError
 from tunekit.kernels.operands import float32_precision
@@ -90,11 +91,18 @@ def linear(
 
 def _unusual(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Multiply where gradients, autocast, a trace, a transform or a subclass has a say."""
-    watched = not torch.compiler.is_compiling() and _len_torch_dispatch_stack()
-    if watched or not _ours(input, weight, bias):
+    if not torch.compiler.is_compiling() and _is_watched():
+        return functional.linear(input, weight, bias)
+    if not _ours(input, weight, bias):
         return functional.linear(input, weight, bias)
     product = matmul(input, weight.t())
     return product if bias is None else product + bias
+
+
+def _is_watched() -> bool:
+    """Say whether a mode wants to see torch's own call, which `backend="triton"` takes from it."""
+    automatic = current().policy.backend != "triton"
+    return _len_torch_dispatch_stack() > 0 or (automatic and not only_a_default_device())
 
 
 def _run_of(

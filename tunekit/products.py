@@ -39,7 +39,7 @@ def product(
         run = scope.prepared.get(kind_of(a, b, backend, on_miss))
     except RuntimeError:  # without memory of its own: sparse, nested, or wrapped
         run = None
-    if run is None or _is_lazy(a) or _is_lazy(b):
+    if run is None or is_lazy(a) or is_lazy(b):
         run = prepare(a, b, scope, backend, on_miss)
     return run(a, b)
 
@@ -149,7 +149,7 @@ def why_not(a: Any, b: Any) -> str | None:
         return f"the operands are on {a.device}"
     if not multiplies(a.shape, b.shape):
         return f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied"
-    return UNSTORED if _is_lazy(a) or _is_lazy(b) else None
+    return UNSTORED if is_lazy(a) or is_lazy(b) else None
 
 
 def refuse(a: Any, b: Any) -> None:
@@ -163,7 +163,7 @@ def refuse(a: Any, b: Any) -> None:
         raise ProblemError(f"backend='triton' cannot multiply these operands: {reason}")
 
 
-def _is_lazy(tensor: torch.Tensor) -> bool:
+def is_lazy(tensor: torch.Tensor) -> bool:
     """Say whether memory holds something else than the tensor: its negative, or nothing."""
     return tensor.is_neg() or tensor._is_zerotensor()
 
@@ -175,7 +175,7 @@ def is_stored(tensor: Any) -> bool:
     """
     if type(tensor) not in PLAIN or tensor.is_nested or tensor.layout is not torch.strided:
         return False
-    if _is_lazy(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_lazy(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
     # Others that wrap without being a subclass: a gradient that is mapped over, functionalization.
     many = torch._C._functorch.is_legacy_batchedtensor(tensor)
@@ -186,7 +186,7 @@ def _without_kernel(policy: Policy, a: Any, b: Any) -> torch.Tensor:
     """Multiply by torch what no kernel takes; `backend="triton"` says why it does not."""
     if policy.backend == "triton":
         refuse(a, b)
-        if a.numel() and b.numel() and (_is_lazy(a) or _is_lazy(b)):
+        if a.numel() and b.numel() and (is_lazy(a) or is_lazy(b)):
             return product(_own(a), _own(b), Scope(policy), None, None)
     return torch.matmul(a, b)
 
@@ -274,4 +274,4 @@ def _takes_result(out: Any, a: torch.Tensor, b: torch.Tensor) -> bool:
     rows = out.dim() == 2 and out.stride(1) == 1 and out.stride(0) >= out.shape[1]
     memory = out.untyped_storage().data_ptr()
     apart = memory not in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
-    return (rows or out.is_contiguous()) and apart and not _is_lazy(out)
+    return (rows or out.is_contiguous()) and apart and not is_lazy(out)

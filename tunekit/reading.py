@@ -30,6 +30,15 @@ class Read:
     failed_at: float | None = None
     fault: str = ""
 
+    def require(self) -> None:
+        """Refuse to go on without the store, as a deterministic policy does.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+        if self.failed_at is not None:
+            raise StoreError(f"deterministic, and the cache cannot be read: {self.fault}")
+
 
 def read_table(device: DeviceInfo, now: float, *, before: Read | None = None) -> Read:
     """Read every row that may answer on a device, once, at the time `now` (seconds).

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._C import _len_torch_dispatch_stack
-from torch._C._functorch import peek_interpreter_stack
 
+from tunekit.calls import is_traced, only_a_default_device
 from tunekit.errors import ProblemError
+from tunekit.gradients import is_transformed
 from tunekit.policies import Policy, current
 from tunekit.products import is_stored, on_gpu
 from tunekit.widening import computed
@@ -52,7 +52,10 @@ def scaled_mm(
         RuntimeError, ValueError: as `torch._scaled_mm` raises.
     """
     scope = current()
-    reason = _why_not(a, b, scale_a, scale_b, out_dtype)
+    if scope.policy.backend == "auto" and not only_a_default_device():
+        reason: str | None = "a mode is to see torch's call"
+    else:
+        reason = _why_not(a, b, scale_a, scale_b, out_dtype)
     if bias is not None or scale_result is not None or use_fast_accum:
         reason = "a bias, a scale of the result and fast sums are torch's"
     if reason is None and _may_run(a, scope.policy):
@@ -77,7 +80,7 @@ def _may_run(a: torch.Tensor, policy: Policy) -> bool:
 def _why_not(a: Any, b: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> str | None:
     """Say why no kernel takes these operands, or None if one may."""
     every = (a, b, scale_a, scale_b)
-    if torch.compiler.is_compiling() or peek_interpreter_stack() or _len_torch_dispatch_stack():
+    if torch.compiler.is_compiling() or is_traced() or is_transformed():
         return "the call is watched or traced"
     if not all(is_stored(one) for one in every):
         return "an operand or a scale is not what its memory holds"

@@ -25,7 +25,7 @@ from tunekit import policies
 from tunekit.config import Config
 from tunekit.decision import decide
 from tunekit.device import KNOWN_DEVICES, DeviceInfo, detect
-from tunekit.errors import DeviceError, MissError, StoreError
+from tunekit.errors import DeviceError, MissError
 from tunekit.kernels import family
 from tunekit.kernels.operands import describe, float32_precision, interpreting
 from tunekit.key import Problem, TuningKey
@@ -146,8 +146,8 @@ class State:
             return Served(key, None, _launch(policy.config, problem, device, *operands), True)
         read = self._table(a.device, policy.backend)
         key = TuningKey.of(problem, read.device.slug)
-        if policy.deterministic and read.failed_at is not None:
-            raise StoreError(f"deterministic, and the cache cannot be read: {read.fault}")
+        if policy.deterministic:
+            read.require()
         launches: list[Launch] = []
 
         def refuses(answer: Answer) -> str | None:

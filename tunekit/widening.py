@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from tunekit.errors import ProblemError
+from tunekit.kernels.operands import dense_operands, scale_shapes, torch_dtype
+from tunekit.key import Problem
 from tunekit.policies import Policy, Scope, remember, scope_of
 from tunekit.products import STATE, counted, guarded, is_stored, on_gpu
 from tunekit.serving import Launch, kind_of, scaling_of
@@ -56,6 +58,13 @@ def computed(
     Raises:
         MissError: the problem is not tuned, and the policy says that this is an error.
     """
+    return bool(_prepared(out, a, b, scope, policy, *scales)(a, b, out, *scales))
+
+
+def _prepared(
+    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scope: Scope, policy: Policy, *scales: Any
+) -> Callable[..., bool]:
+    """Return what multiplies operands of this kind, and remember it. Nothing is launched."""
     kind = (*kind_of(a, b), policy, out.dtype, scaling_of(scales))
     prepared = scope.prepared
     run = prepared.get(kind)
@@ -64,7 +73,30 @@ def computed(
         launch = _left_out if served.launch is None else _launched(guarded(served.launch))
         run = counted(served, launch, a)
         remember(prepared, kind, run)
-    return bool(run(a, b, out, *scales))
+    return run
+
+
+def prepare_widened(problem: Problem, place: torch.device, how: Policy) -> str | None:
+    """Prepare a problem whose result has another dtype or is scaled; says why, if not.
+
+    It stands for dense operands on `place`. Nothing is launched.
+
+    Raises:
+        MissError: the problem is not tuned, and the policy says that this is an error.
+    """
+    if problem.batch != 1:
+        return "batches are multiplied by kernels into their own dtype alone"
+    if problem.scaling == "none" and problem.dtype.startswith("float8"):
+        return "float8 is multiplied by tunekit.scaled_mm, which takes scales"
+    a, b = dense_operands(problem, place)
+    if how.backend == "vendor":
+        return "the policy says backend=vendor"
+    if not _takes_kernel(a, b, how):
+        return "the operands are on the CPU"
+    out = a.new_empty((problem.m, problem.n), dtype=torch_dtype(problem.out_dtype))
+    scales = [torch.empty(shape, device=place) for shape in scale_shapes(problem)]
+    _prepared(out, a, b, scope_of(how), how, *scales)
+    return None
 
 
 def _left_out(*operands: torch.Tensor) -> bool:

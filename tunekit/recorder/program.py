@@ -17,9 +17,9 @@ import sys
 import threading
 import types
 from collections.abc import Sequence
-from importlib.abc import InspectLoader
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
+from pkgutil import get_importer
 from typing import Any
 
 import torch
@@ -32,7 +32,10 @@ WRITE_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Record the program that the arguments name: FOLDER script|module|code TARGET ARGUMENT..."""
+    """Record the program that the arguments name: FOLDER KIND TARGET ARGUMENT...
+
+    The kind is script, module, code or stdin.
+    """
     folder, kind, target, *rest = arguments
     record = Record()
     writer = Writer(Path(folder), record)
@@ -106,25 +109,61 @@ def run_as_main(kind: str, target: str, arguments: list[str]) -> None:
     sys.excepthook = _show_error
     if kind == "module":
         spec = _module_spec(target)
-        code = spec.loader.get_code(spec.name) if isinstance(spec.loader, InspectLoader) else None
-        main_module.__spec__, main_module.__package__ = spec, spec.parent
-        main_module.__file__ = sys.argv[0] = str(spec.origin)
+        code = _specified(main_module, spec)
+        sys.argv[0] = str(spec.origin)
+    elif kind == "script" and get_importer(target) is not None:  # a folder, or a zip
+        sys.argv[0] = target
+        if _is_path_safe():
+            sys.path.insert(0, "")  # it is put first whatever Python was told
+        sys.path[0] = str(Path(target).absolute())
+        code = _specified(main_module, _spec_within(sys.path[0]))
     elif kind == "script":
         sys.argv[0] = target
-        main_module.__file__ = str(Path(target).absolute())
-        if not getattr(sys.flags, "safe_path", False):
-            sys.path[0] = str(Path(target).resolve().parent)
-        with io.open_code(str(Path(target).resolve())) as file:
-            code = compile(file.read(), main_module.__file__, "exec", dont_inherit=True)
+        code = _script(main_module, target)
     else:
-        sys.argv[0] = "-c"
-        code = compile(target, "<string>", "exec", dont_inherit=True)
+        sys.argv[0] = "-c" if kind == "code" else "-"
+        source: str | bytes = target if kind == "code" else sys.stdin.buffer.read()
+        if kind == "stdin":
+            main_module.__file__ = "<stdin>"
+        if not _is_path_safe():
+            sys.path[0] = ""
+        name = "<string>" if kind == "code" else "<stdin>"
+        code = compile(source, name, "exec", dont_inherit=True)
     if code is None:
         raise SystemExit(f"{sys.executable}: {target} has no code to run")
     sys.argv[1:] = arguments
     # multiprocessing finds what is pickled by the second name, in a child that it spawned.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main_module
     exec(code, main_module.__dict__)
+
+
+def _specified(main_module: types.ModuleType, spec: ModuleSpec) -> types.CodeType | None:
+    """Let a module be what a spec says; returns its code."""
+    main_module.__spec__, main_module.__package__ = spec, spec.parent
+    main_module.__file__, main_module.__loader__ = str(spec.origin), spec.loader
+    get_code = getattr(spec.loader, "get_code", None)  # not of every loader
+    code = None if get_code is None else get_code(spec.name)
+    assert code is None or isinstance(code, types.CodeType)
+    return code
+
+
+def _script(main_module: types.ModuleType, target: str) -> types.CodeType | None:
+    """Let a module be a file's, of source or compiled; returns its code."""
+    main_module.__file__ = str(Path(target).absolute())
+    if not _is_path_safe():
+        sys.path[0] = str(Path(target).resolve().parent)
+    compiled = SourcelessFileLoader("__main__", main_module.__file__)
+    if target.endswith(".pyc"):
+        main_module.__loader__ = compiled
+        return compiled.get_code("__main__")
+    main_module.__loader__ = SourceFileLoader("__main__", main_module.__file__)
+    with io.open_code(str(Path(target).resolve())) as file:
+        return compile(file.read(), main_module.__file__, "exec", dont_inherit=True)
+
+
+def _is_path_safe() -> bool:
+    """Say whether Python was told to look for modules where they are installed alone."""
+    return bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
 
 
 def _show_error(
@@ -135,6 +174,9 @@ def _show_error(
     while first is not None and first.tb_frame.f_code is not run_as_main.__code__:
         first = first.tb_next
     shown = trace if first is None else first.tb_next
+    ours = run_as_main.__code__.co_filename
+    while shown is not None and shown.tb_frame.f_code.co_filename == ours:
+        shown = shown.tb_next
     sys.__excepthook__(kind, error.with_traceback(shown), shown)
 
 
@@ -152,4 +194,20 @@ def _module_spec(name: str) -> ModuleSpec:
         raise SystemExit(f"{sys.executable}: {error}") from error
     if spec is None:
         raise SystemExit(f"{sys.executable}: No module named {name}")
+    return spec
+
+
+def _spec_within(place: str) -> ModuleSpec:
+    """Return where the `__main__` of a folder or a zip is, which is first on the path.
+
+    Raises:
+        SystemExit: there is none; the text is what Python says.
+    """
+    ours = sys.modules.pop("__main__")  # else it would be found
+    try:
+        spec = importlib.util.find_spec("__main__")
+    finally:
+        sys.modules["__main__"] = ours
+    if spec is None:
+        raise SystemExit(f"{sys.executable}: can't find '__main__' module in {place!r}")
     return spec
