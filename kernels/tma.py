@@ -140,9 +140,11 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
 
 def _is_described(config: Config, problem: Problem, out: Any) -> bool:
     whole = config.split_k == 1 and problem.batch == 1
+    # Of wider results and narrower operands the tile to store lies beside the pipeline's buffers.
+    two_bytes = ITEMSIZE[problem.dtype] == ITEMSIZE[problem.out_dtype] == 2
     several_tiles = problem.m > config.block_m and problem.n > config.block_n
     whole_lines = out.stride(-2) * ITEMSIZE[problem.out_dtype] % LINE_BYTES == 0
-    return whole and several_tiles and whole_lines and describes(out)
+    return whole and two_bytes and several_tiles and whole_lines and describes(out)
 
 
 LINE_BYTES = 128

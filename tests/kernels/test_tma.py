@@ -157,6 +157,9 @@ def test_parts_and_batches_are_stored_through_pointers():
     assert not TmaTiles().call(split, problem, H200, a, b, out).options["C_DESCRIBED"]
     whole = config(64, 64, 64, num_stages=2)
     assert TmaTiles().call(whole, problem, H200, a, b, out).options["C_DESCRIBED"]
+    wider = Problem("matmul", 256, 256, 256, "float16", "float32")
+    out = StandIn(torch.float32, (256, 256), (256, 1))
+    assert not TmaTiles().call(whole, wider, H200, a, b, out).options["C_DESCRIBED"]
 
 
 def test_corners_compile_and_need_the_shared_memory_predicted(compile_corners):
