@@ -20,7 +20,7 @@ from tunekit.kernels.composite import widths
 from tunekit.kernels.descriptors import describes, descriptor
 from tunekit.kernels.gluon_ring import gluon_kernel
 from tunekit.kernels.protocol import KernelCall
-from tunekit.kernels.tma_rules import TMA_WORTH
+from tunekit.kernels.tma_rules import TMA_WORTH, row_fits
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
@@ -46,14 +46,9 @@ def _deep(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return f"num_stages={config.num_stages} where {deeper} fit"
 
 
-def _lines_fit(problem: Problem) -> bool:
-    """Say whether a dense result has lines that TMA can store."""
-    return problem.n * ITEMSIZE[problem.out_dtype] % 16 == 0
-
-
 def _bytes(config: Config, problem: Problem, num_stages: int) -> int:
     ring = (config.block_m + config.block_n) * config.block_k * num_stages
-    stored = config.block_m * config.block_n if _lines_fit(problem) else 0
+    stored = config.block_m * config.block_n if row_fits(problem) else 0
     return (ring + stored) * ITEMSIZE[problem.dtype] + 512
 
 
@@ -122,7 +117,7 @@ class WarpSpecialised:
         m, k = config.block_m, config.block_k
         wide, narrow = _widths(config.block_n)
         a_stored, b_stored = (major == "n" for major in problem.layout)
-        store_tma = _lines_fit(problem) and describes(out)
+        store_tma = describes(out)
         boxes_b = [_described(b, b_stored, k, columns) for columns in (wide, narrow or wide)]
         boxes_c = [
             _described(out, True, m, columns) if store_tma else out

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from tunekit.config import Config
-from tunekit.kernels.tile_rules import ceil_div
+from tunekit.kernels.tile_rules import ceil_div, tile_count
 from tunekit.key import Problem
 
 MOST_ON_AXIS = 65535
@@ -80,8 +80,8 @@ class Grid:
     def of(cls, config: Config, problem: Problem) -> Grid:
         """Lay out a config's programs: row by row if its groups are of one row."""
         tiles_m = ceil_div(problem.m, config.block_m)
-        tiles_n = ceil_div(problem.n, config.block_n)
         shift = config.split_k.bit_length() - 1
         if config.group_size == 1 and problem.batch == 1 and tiles_m <= MOST_ON_AXIS:
+            tiles_n = ceil_div(problem.n, config.block_n)
             return cls((tiles_n, tiles_m, config.split_k), True, shift)
-        return cls((tiles_m * tiles_n * problem.batch, 1, config.split_k), False, shift)
+        return cls((tile_count(config, problem), 1, config.split_k), False, shift)

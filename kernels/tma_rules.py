@@ -55,9 +55,14 @@ def _hardware(config: Config, problem: Problem, device: DeviceInfo) -> str | Non
     return f"{problem} has no warpgroup product of operands as TMA brings them"
 
 
+def row_fits(problem: Problem) -> bool:
+    """Say whether a dense result has rows that a descriptor of C can have: of whole 16 bytes."""
+    return problem.n * ITEMSIZE[problem.out_dtype] % 16 == 0
+
+
 def _output(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-    line = problem.n * ITEMSIZE[problem.out_dtype]
-    if line % 16:
+    if not row_fits(problem):
+        line = problem.n * ITEMSIZE[problem.out_dtype]
         return f"rows of {line} bytes are no multiple of 16, as a descriptor of C needs"
     return None
 
