@@ -15,6 +15,7 @@ Hopper) or through masked pointers with any strides.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import triton
@@ -154,6 +155,7 @@ def swapped_kernel(
     )  # fmt: skip
 
 
+@lru_cache(maxsize=64)  # asked for each config
 def transposed(problem: Problem) -> Problem:
     """Return the product C^T = B^T A^T that gives the same numbers."""
     layout = "".join("t" if major == "n" else "n" for major in reversed(problem.layout))

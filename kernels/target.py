@@ -18,6 +18,7 @@ from triton.runtime import driver
 
 from tunekit.device import DeviceInfo
 from tunekit.kernels.fingerprint import is_jitted
+from tunekit.kernels.launchers import build_launcher
 from tunekit.kernels.protocol import KernelCall
 
 
@@ -70,6 +71,9 @@ def compile_call(call: KernelCall, device: DeviceInfo) -> Any:
         compiled = [
             one.kernel.warmup(*one.args, grid=one.grid, **one.options) for one in call.sequence()
         ]
+        if device.backend == "cuda":
+            for one in compiled:
+                build_launcher(one)
     return compiled[-1]
 
 

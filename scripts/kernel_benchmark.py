@@ -36,8 +36,8 @@ from tunekit.kernels import Launch, family
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.key import Problem, TuningKey
 from tunekit.shapes import load_shapes
-from tunekit.timing import PROTOCOL, Timer, summarize
-from tunekit.trial import Status, Trial
+from tunekit.timing import Timer, summarize
+from tunekit.trial import PROTOCOL, Status, Trial
 
 COPY_BYTES = 1 << 30
 

@@ -37,8 +37,8 @@ from tunekit.kernels.ladder.listed import listed_kernel
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.key import Problem, TuningKey
 from tunekit.search import Budget
-from tunekit.timing import PROTOCOL, Timer, summarize
-from tunekit.trial import Best
+from tunekit.timing import Timer, summarize
+from tunekit.trial import PROTOCOL, Best
 from tunekit.tuner import Task, run
 
 SIZES = tuple(range(256, 4097, 128))

@@ -33,7 +33,7 @@ from worker_groups import Groups, open_timed
 import tunekit
 from tunekit.cache import Store
 from tunekit.fleet.leading import Lead
-from tunekit.fleet.messages import Post
+from tunekit.fleet.post import Post
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner, shipped_recordings

@@ -19,7 +19,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.fleet.crews import Processes, Threads
 from tunekit.fleet.leading import Lead
-from tunekit.fleet.messages import Post
+from tunekit.fleet.post import Post
 from tunekit.fleet.ray_crew import LOCAL, RayCrew
 from tunekit.key import Problem
 from tunekit.recording import Recording

@@ -17,8 +17,8 @@ from slow_replay import SlowReplay
 from tunekit.cache import Store
 from tunekit.child import Child
 from tunekit.fleet.crews import Hear
-from tunekit.fleet.member import serve
-from tunekit.fleet.messages import Gone, Message, Post
+from tunekit.fleet.messages import Gone, Message
+from tunekit.fleet.post import Post, serve
 from tunekit.key import Problem
 from tunekit.recording import Recording
 

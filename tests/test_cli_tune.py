@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from tunekit import tuner
 from tunekit.cache import Store
 from tunekit.cli import main
 from tunekit.device import KNOWN_DEVICES
@@ -135,8 +134,9 @@ def test_verbose_lists_trials_and_accounts_for_the_whole_space(device, capsys):
 
 
 def test_without_a_gpu_auto_says_so(device, capsys, monkeypatch):
-    monkeypatch.setattr(tuner.api, "cuda_available", lambda: False)
-    monkeypatch.setattr(tuner.api, "shipped_recordings", lambda: [device.partition(":")[2]])
+    monkeypatch.setattr("tunekit.runners.cuda_expected", lambda: False)
+    file = device.partition(":")[2]
+    monkeypatch.setattr("tunekit.replay.shipped_recordings", lambda: [file])
     assert main(["tune", "--shape", SHAPES[0], "--trials", "2", "--quiet"]) == 0
     assert "no GPU is usable here: replaying the recording made on Synthetic GPU" in (
         capsys.readouterr().err

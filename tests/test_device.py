@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from tunekit.device import (
     KNOWN_DEVICES,
     DeviceInfo,
+    cuda_expected,
     describe,
     detect,
     driver_version,
+    nvidia_gpus,
     product_slug,
 )
 from tunekit.errors import DeviceError
@@ -270,6 +272,82 @@ def test_the_driver_version_is_nvmls_and_nvml_is_closed_again(monkeypatch):
 def test_the_driver_version_is_unknown_where_nvml_cannot_say(monkeypatch, nvml):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert driver_version() == "unknown"
+
+
+class Driver:
+    """A driver with some GPUs, one of which may be divided or somebody else's."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):
+        pass
+
+    def __init__(self, count, *, divided=(), foreign=()):
+        self.count, self.divided, self.foreign, self.open = count, divided, foreign, False
+
+    def nvmlInit(self):
+        self.open = True
+
+    def nvmlShutdown(self):
+        self.open = False
+
+    def nvmlDeviceGetCount(self):
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        if index in self.foreign:
+            raise self.NVMLError
+        return index
+
+    def nvmlDeviceGetMigMode(self, handle):
+        if handle not in self.divided:
+            raise self.NVMLError_NotSupported
+        return [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("driver", "visible", "count"),
+    [
+        (Driver(8), None, 8),
+        (Driver(8), "3", 1),
+        (Driver(8), "5, 2,0", 3),
+        (Driver(2), "GPU-5ab4", None),
+        (Driver(2), "", None),
+        (Driver(2), "0,7", None),
+        (Driver(2), "1,1", None),
+        (Driver(0), None, None),
+        (Driver(4, divided=(2,)), None, None),
+        (Driver(4, foreign=(0,)), None, None),
+        (None, None, None),
+    ],
+)
+def test_gpus_are_counted_by_their_driver_where_that_is_plain(monkeypatch, driver, visible, count):
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert nvidia_gpus() == count
+    assert driver is None or not driver.open
+
+
+@pytest.mark.parametrize(("version", "there"), [("13.0", True), (None, False)])
+def test_a_gpu_is_expected_where_torch_is_built_for_it(monkeypatch, tmp_path, version, there):
+    """As it is without loading torch: its version file says what it is built for."""
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('loaded')\n")
+    (package / "version.py").write_text(f"cuda = {version!r}\n")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(1))
+    assert cuda_expected() is there
+
+
+@pytest.mark.gpu
+def test_the_driver_counts_as_many_gpus_as_torch(torch):
+    assert nvidia_gpus() in (None, torch.cuda.device_count())
 
 
 @pytest.mark.gpu

@@ -442,6 +442,7 @@ def test_the_real_kernels_are_verified_against_the_real_reference(gpu, monkeypat
 def test_without_a_gpu_measuring_is_a_clear_error(monkeypatch):
     from tunekit.gpu_runner import GpuRunner
 
+    monkeypatch.setattr("tunekit.device.nvidia_gpus", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="no CUDA device"):
         GpuRunner(0)

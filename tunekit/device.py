@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
 import re
+import runpy
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tunekit.errors import DeviceError
 
@@ -123,6 +128,57 @@ def cuda_available() -> bool:
     return bool(torch.cuda.is_available())
 
 
+def nvidia_gpus() -> int | None:
+    """Count the NVIDIA GPUs that this process may use, or return None where only torch can say.
+
+    It takes no time, where torch takes seconds to load.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        try:
+            there = int(pynvml.nvmlDeviceGetCount())
+            divided = any(_is_divided(pynvml, index) for index in range(there))
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:  # no driver, or a GPU that is somebody else's
+        return None
+    if divided or not there:
+        return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return there
+    names = [name.strip() for name in visible.split(",")]
+    plain = all(re.fullmatch("[0-9]+", name) and int(name) < there for name in names)
+    return len(names) if plain and len(set(names)) == len(names) else None
+
+
+def _is_divided(nvml: Any, index: int) -> bool:
+    """Say whether a GPU is divided into instances (MIG), which torch numbers in its own way."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError_NotSupported:
+        return False
+
+
+def cuda_expected() -> bool:
+    """Say whether there is a GPU to measure on, without loading torch where that can be told.
+
+    Where the driver answers and CUDA still does not work, the process that opens the GPU says so.
+    """
+    if "torch" in sys.modules or not nvidia_gpus():
+        return cuda_available()
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return False
+    version = Path(found.origin).with_name("version.py")
+    return bool(runpy.run_path(str(version)).get("cuda")) if version.exists() else cuda_available()
+
+
 def detect(index: int = 0) -> DeviceInfo:
     """Describe a GPU that is present.
 
@@ -131,23 +187,41 @@ def detect(index: int = 0) -> DeviceInfo:
     """
     import torch
 
-    require(index)
+    _check(index, _torch_gpus())
     return describe(torch.cuda.get_device_properties(index))
 
 
 def require(index: int) -> None:
     """Make sure that there is a GPU with this index, without making a context on it.
 
+    Where the driver tells how many there are, torch is not loaded.
+
     Raises:
         DeviceError: there is no such device.
     """
+    _check(index, gpu_count())
+
+
+def gpu_count() -> int:
+    """Return how many GPUs there are, which torch is loaded for only if the driver cannot say.
+
+    Raises:
+        DeviceError: there is none that can be used.
+    """
+    return nvidia_gpus() or _torch_gpus()
+
+
+def _check(index: int, count: int) -> None:
+    if not 0 <= index < count:
+        raise DeviceError(f"there is no device cuda:{index}: this machine has {count}")
+
+
+def _torch_gpus() -> int:
     import torch
 
     if not torch.cuda.is_available():
         raise DeviceError("no CUDA device is usable here: run with --device replay, or on a GPU")
-    count = torch.cuda.device_count()
-    if not 0 <= index < count:
-        raise DeviceError(f"there is no device cuda:{index}: this machine has {count}")
+    return torch.cuda.device_count()
 
 
 def describe(properties: torch._C._CudaDeviceProperties) -> DeviceInfo:

@@ -12,13 +12,11 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-import triton
-
 from tunekit.child import Child
 from tunekit.compile_pool import CompilePool
 from tunekit.compiler import Build
 from tunekit.config import Config
-from tunekit.device import DeviceInfo, require
+from tunekit.device import DeviceInfo, nvidia_gpus, require
 from tunekit.errors import TuneError
 from tunekit.gpu_lock import GpuLock
 from tunekit.kernels import family
@@ -29,8 +27,7 @@ from tunekit.runner import Finals
 from tunekit.schedule import Schedule, Work, culprit_of
 from tunekit.space import Space
 from tunekit.spent import Spent
-from tunekit.timing import PROTOCOL
-from tunekit.trial import Measurement, Origin, Provenance, Status, Trial
+from tunekit.trial import PROTOCOL, Measurement, Origin, Provenance, Status, Trial
 from tunekit.version import VERSION
 from tunekit.worker import Answer, Kind, Opened, Ready, open_gpu, serve
 
@@ -39,7 +36,10 @@ MOST_ATTEMPTS = 2
 
 
 class GpuRunner:
-    """Tries configs on one GPU. What it starts is up while the caller still reads its shapes."""
+    """Tries configs on one GPU.
+
+    What it starts loads torch while the caller, which need not have done so yet, goes on.
+    """
 
     origin = Origin.MEASURED
 
@@ -103,12 +103,15 @@ class GpuRunner:
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:
         """Say where a result of this config for this problem comes from."""
+        import torch
+        import triton
+
         return Provenance(
             fingerprint=family(problem.family).fingerprint(config.variant),
             protocol=PROTOCOL,
             tunekit=VERSION,
             triton=triton.__version__,
-            torch=_torch_version(),
+            torch=str(torch.__version__),
             driver=self._ready.driver,
             device_name=self.device.name,
             created_at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -207,21 +210,16 @@ class GpuRunner:
             self._lock = lock
 
 
-def _torch_version() -> str:
-    import torch
-
-    return str(torch.__version__)
-
-
 def _only(index: int) -> tuple[dict[str, str], int]:
     """Return what makes a process see this GPU alone, and its index there.
 
     So nothing the process does can touch another. Elsewhere than on CUDA it sees all, as we do.
     """
-    import torch
+    if nvidia_gpus() is None:
+        import torch
 
-    if torch.version.cuda is None:
-        return {}, index
+        if torch.version.cuda is None:
+            return {}, index
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else []
     return {"CUDA_VISIBLE_DEVICES": names[index].strip() if names else str(index)}, 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import operator
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,14 +77,19 @@ class VariantSpace:
         """Return the names of the variant's own switches, in the order configs hold them."""
         return tuple(sorted(name for name in self.choices if name not in FIELDS))
 
+    def names(self) -> tuple[str, ...]:
+        """Return what is chosen: the fields, then the switches."""
+        return (*FIELDS, *self.switches())
+
+    def config(self, values: Sequence[int]) -> Config:
+        """Return the config with these values of `names`."""
+        fixed = dict(zip(FIELDS, values, strict=False))
+        own = tuple(zip(self.switches(), values[len(FIELDS) :], strict=True))
+        return Config(variant=self.variant, switches=own, **fixed)
+
     def candidates(self) -> Iterator[Config]:
         """Yield every combination of the choices, legal or not."""
-        switches = self.switches()
-        names = [*FIELDS, *switches]
-        for values in itertools.product(*(self.choices[name] for name in names)):
-            fixed = dict(zip(FIELDS, values, strict=False))
-            own = tuple(zip(switches, values[len(FIELDS) :], strict=True))
-            yield Config(variant=self.variant, switches=own, **fixed)
+        return map(self.config, itertools.product(*(self.choices[name] for name in self.names())))
 
     def violation(self, config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
         """Return the first rule the config breaks, or None if it is legal."""
@@ -161,63 +166,90 @@ def enumerate_space(
     legal: list[Config] = []
     pruned: Counter[str] = Counter()
     for variant in variants:
-        candidates = _candidates(variant)
-        left = np.arange(len(candidates))
+        combinations = _combinations(variant)
+        left = np.arange(len(combinations))
         for rule in (*variant.rules, *variant.worth):
-            broken = _breaking(rule, variant, left, problem, device)
+            broken = _breaking(rule, combinations, left, problem, device)
             if broken.any():
                 pruned[rule.name] += int(broken.sum())
                 left = left[~broken]
-        legal.extend(candidates[place] for place in left)
+        legal.extend(combinations.config(place) for place in left.tolist())
     return Space(problem, device, tuple(legal), dict(pruned))
-
-
-@functools.lru_cache(maxsize=64)
-def _candidates(variant: VariantSpace) -> tuple[Config, ...]:
-    return tuple(variant.candidates())
 
 
 def _breaking(
     rule: Rule,
-    variant: VariantSpace,
+    combinations: _Combinations,
     places: npt.NDArray[np.intp],
     problem: Problem,
     device: DeviceInfo,
 ) -> npt.NDArray[np.bool_]:
-    """Say which of the candidates at these places break a rule."""
+    """Say which of the combinations at these places break a rule."""
     import numpy as np
 
-    candidates = _candidates(variant)
     if not rule.fields:
-        broken = (rule.check(candidates[i], problem, device) is not None for i in places)
+        configs = map(combinations.config, places.tolist())
+        broken = (rule.check(config, problem, device) is not None for config in configs)
         return np.fromiter(broken, np.bool_, len(places))
-    group, examples = _groups(variant, rule.fields)
+    group, examples = combinations.groups(rule.fields)
     groups = group[places]
     answers = np.zeros(len(examples), np.bool_)
-    for one in np.unique(groups):
-        answers[one] = rule.check(candidates[examples[one]], problem, device) is not None
+    for one in np.unique(groups).tolist():
+        config = combinations.config(examples[one])
+        answers[one] = rule.check(config, problem, device) is not None
     return answers[groups]
 
 
-@functools.lru_cache(maxsize=512)
-def _groups(
-    variant: VariantSpace, fields: tuple[str, ...]
-) -> tuple[npt.NDArray[np.intp], tuple[int, ...]]:
-    """Number the candidates that agree on some fields alike; give one of each number.
+class _Combinations:
+    """A variant's combinations by their place in the order of `candidates`.
 
-    A rule that reads those fields only is then asked once a number, not once a candidate: there are
-    a hundred thousand of these for each problem.
+    There are a hundred thousand, of which few are legal: only those that are asked for are made.
     """
-    import numpy as np
 
-    read = operator.attrgetter(*fields)
-    numbers: dict[object, int] = {}
-    examples: list[int] = []
-    group = np.empty(len(_candidates(variant)), np.intp)
-    for place, config in enumerate(_candidates(variant)):
-        values = read(config)
-        if values not in numbers:
-            numbers[values] = len(examples)
-            examples.append(place)
-        group[place] = numbers[values]
-    return group, tuple(examples)
+    def __init__(self, variant: VariantSpace) -> None:
+        self._variant = variant
+        self._names = variant.names()
+        self._choices = [variant.choices[name] for name in self._names]
+        self._sizes = [len(values) for values in self._choices]
+        self._made: dict[int, Config] = {}
+        self._grouped: dict[tuple[str, ...], tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]] = {}
+
+    def __len__(self) -> int:
+        return math.prod(self._sizes)
+
+    def config(self, place: int) -> Config:
+        """Return the combination at a place."""
+        found = self._made.get(place)
+        if found is None:
+            values, rest = [], place
+            for choices in reversed(self._choices):
+                rest, which = divmod(rest, len(choices))
+                values.append(choices[which])
+            found = self._made[place] = self._variant.config(values[::-1])
+        return found
+
+    def groups(self, fields: tuple[str, ...]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Number the combinations that agree on some fields alike; give a place of each number.
+
+        A rule that reads those fields only is then asked once a number, not once a combination.
+        """
+        if fields not in self._grouped:
+            self._grouped[fields] = self._grouping(fields)
+        return self._grouped[fields]
+
+    def _grouping(
+        self, fields: tuple[str, ...]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        import numpy as np
+
+        read = {*fields, *(self._variant.switches() if "switches" in fields else ())}
+        sizes = [n if name in read else 1 for n, name in zip(self._sizes, self._names, strict=True)]
+        places = np.arange(math.prod(sizes)).reshape(sizes)
+        group = np.broadcast_to(places, self._sizes).reshape(-1)
+        firsts = np.arange(len(self)).reshape(self._sizes)
+        return group, firsts[tuple(slice(n) for n in sizes)].reshape(-1)
+
+
+@functools.lru_cache(maxsize=64)
+def _combinations(variant: VariantSpace) -> _Combinations:
+    return _Combinations(variant)

@@ -21,10 +21,7 @@ import torch
 
 from tunekit.device import DeviceInfo
 from tunekit.kernels import Launch
-from tunekit.trial import Measurement
-
-PROTOCOL = "events-clean-cold-l2-1"
-"""Name of this protocol in every row. A change that shifts results takes a new name."""
+from tunekit.trial import PROTOCOL, Measurement
 
 _LEAST_FLUSH = 128 << 20
 """Bytes, for devices with a small cache."""

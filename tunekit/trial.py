@@ -9,6 +9,9 @@ from typing import NamedTuple
 from tunekit.config import Config
 from tunekit.key import TuningKey
 
+PROTOCOL = "events-clean-cold-l2-1"
+"""Name of the timing protocol in every row. A change that shifts results takes a new name."""
+
 
 class Status(str, Enum):
     """How a trial ended. Everything but `OK` is a failure, kept with its reason."""

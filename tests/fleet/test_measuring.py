@@ -12,7 +12,7 @@ from tunekit.cache import Store
 from tunekit.cli import main
 from tunekit.fleet.crews import Processes
 from tunekit.fleet.leading import Lead
-from tunekit.fleet.messages import Post
+from tunekit.fleet.post import Post
 from tunekit.key import Problem
 from tunekit.search import Budget
 from tunekit.trial import Origin

@@ -19,7 +19,7 @@ from tunekit.errors import DeviceError, StoreError, TuneError
 from tunekit.fleet import crews, leading
 from tunekit.fleet.crews import Threads
 from tunekit.fleet.leading import Lead
-from tunekit.fleet.messages import Post
+from tunekit.fleet.post import Post
 from tunekit.key import TuningKey
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner

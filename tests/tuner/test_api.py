@@ -6,11 +6,10 @@ import pytest
 
 import tunekit
 from tunekit.cache import Store
-from tunekit.errors import DeviceError, ProblemError, RecordingError, ShapesError, TuneError
+from tunekit.errors import ProblemError, RecordingError, ShapesError, TuneError
 from tunekit.key import Problem
 from tunekit.recording import Recording
-from tunekit.replay import ReplayRunner
-from tunekit.tuner import Task, api, open_runner
+from tunekit.tuner import Task, api
 
 
 @pytest.fixture
@@ -25,28 +24,6 @@ def file(make_runner, tasks, tmp_path):
     path = tmp_path / "made-up.json.gz"
     recording.save(path)
     return path
-
-
-@pytest.mark.parametrize("device", ["cpu", "", "cuda:", "cuda:x", "cuda0", "cuda:-1", "replay:"])
-def test_an_unknown_device_is_an_error(device):
-    with pytest.raises(DeviceError, match="use auto, cuda, cuda:N, replay or replay:FILE"):
-        open_runner(device)
-
-
-def test_cuda_without_a_gpu_is_an_error(monkeypatch):
-    pytest.importorskip("torch", reason="asks torch whether there is a GPU")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(DeviceError, match="no CUDA device is usable"):
-        open_runner("cuda")
-
-
-def test_auto_without_a_gpu_replays_what_ships(monkeypatch, file):
-    monkeypatch.setattr(api, "cuda_available", lambda: False)
-    monkeypatch.setattr(api, "shipped_recordings", lambda: [file])
-    assert isinstance(open_runner("auto"), ReplayRunner)
-    monkeypatch.setattr(api, "shipped_recordings", list)
-    with pytest.raises(RecordingError, match="no recording ships"):
-        open_runner("auto")
 
 
 def test_tune_takes_a_shapes_file_and_problems(file, tasks, tmp_path, own_cache):

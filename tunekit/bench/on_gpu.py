@@ -17,8 +17,8 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import Family, Launch, Prepared, family
 from tunekit.key import Problem
-from tunekit.timing import PROTOCOL, Gpu, quantile, summarize
-from tunekit.trial import Origin
+from tunekit.timing import Gpu, quantile, summarize
+from tunekit.trial import PROTOCOL, Origin
 
 ROUNDS = 41
 """Rounds in which everything is timed once, in shuffled order."""

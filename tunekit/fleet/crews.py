@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from tunekit.child import Child, ChildError
 from tunekit.errors import TuneError
-from tunekit.fleet.member import serve
-from tunekit.fleet.messages import Broke, Gone, Message, Post
+from tunekit.fleet.messages import Broke, Gone, Message
+from tunekit.fleet.post import Post, serve
 
 Hear = Callable[[int, Message], None]
 """Takes what a worker, by its number, says. Its last message is `Gone`."""

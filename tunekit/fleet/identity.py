@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunekit.kernels import FAMILIES, family
-from tunekit.trial import Origin
+from tunekit.trial import PROTOCOL, Origin
 from tunekit.version import VERSION
 
 
@@ -12,10 +12,8 @@ def made_by(origin: Origin) -> dict[str, str]:
     found = {"tunekit": VERSION}
     if origin is Origin.REPLAYED:
         return found
-    import torch
+    import torch  # which a replay has no need of
     import triton
-
-    from tunekit.timing import PROTOCOL  # loads torch, which a replay has no need of
 
     found |= {"torch": str(torch.__version__), "triton": triton.__version__, "protocol": PROTOCOL}
     for name in FAMILIES:

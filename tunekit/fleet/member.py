@@ -32,7 +32,6 @@ from tunekit.fleet.messages import (
     Met,
     Outline,
     Outlined,
-    Post,
     Refused,
     Screen,
     Stop,
@@ -61,17 +60,12 @@ class Link(Protocol):
         """
 
 
-def serve(link: Link, post: Post) -> None:
-    """Be a worker until the leader says stop, or is gone.
+def work(link: Link, runner: Runner, place: str) -> None:
+    """Do what the leader asks for until it says stop, or is gone.
 
     The store is opened when the first key is to be leased: only then is it known to be needed.
     """
-    try:
-        runner = post.open(post.device, seed=post.seed, compilers=post.compilers)
-    except TunekitError as error:
-        link.send(Refused(error))
-        return
-    member = _Member(link, runner, post.cache)
+    member = _Member(link, runner, place)
     try:
         member.work()
     except TunekitError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tunekit.cache import Holder
@@ -10,24 +10,12 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import TunekitError
 from tunekit.key import Problem, TuningKey
-from tunekit.runner import Finals, Runner
+from tunekit.runner import Finals
 from tunekit.space import Space
 from tunekit.spent import Spent
 from tunekit.trial import Measurement, Origin, Provenance, Trial
 
 Work = tuple[Problem, Config]
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """Where a worker works: what it opens, and the store that it shares with the others."""
-
-    open: Callable[..., Runner]
-    device: str
-    cache: str
-    seed: int = 0
-    compilers: int | None = None
-    """Compiler processes; as many as there are cores unless it is given."""
 
 
 @dataclass(frozen=True, slots=True)

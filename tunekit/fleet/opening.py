@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tunekit.cache import default_location
 from tunekit.compile_pool import cores
-from tunekit.device import cuda_available
+from tunekit.device import cuda_expected, gpu_count
 from tunekit.errors import DeviceError
 from tunekit.fleet.crews import Crew, Processes
 from tunekit.fleet.identity import made_by
 from tunekit.fleet.leading import Lead
-from tunekit.fleet.messages import Post
+from tunekit.fleet.post import Post
 from tunekit.fleet.ray_crew import LOCAL, RayCrew
 from tunekit.runner import Runner
 from tunekit.trial import Origin
@@ -66,7 +66,7 @@ def open_lead(
         crew, device = joined, joined.device
     else:
         if device == "auto":
-            device = "cuda" if cuda_available() else "replay"
+            device = "cuda" if cuda_expected() else "replay"
         if device == "cuda":
             posts = _posts_on_gpus(open_runner, place, wanted.workers, seed)
         else:
@@ -82,12 +82,7 @@ def open_lead(
 def _posts_on_gpus(
     open_runner: Callable[..., Runner], place: str, workers: int | None, seed: int
 ) -> list[Post]:
-    import torch
-
-    from tunekit.device import require
-
-    require(0)
-    there = torch.cuda.device_count()
+    there = gpu_count()
     if workers is not None and workers > there:
         _log.warning(
             "%d workers were asked for and there are %d GPUs: as many work", workers, there

@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 from tunekit.compile_pool import cores
 from tunekit.errors import TuneError
 from tunekit.fleet.crews import Hear
-from tunekit.fleet.member import serve
-from tunekit.fleet.messages import Broke, Gone, Message, Post
+from tunekit.fleet.messages import Broke, Gone, Message
+from tunekit.fleet.post import Post, serve
 from tunekit.runner import Runner
 
 LOCAL = "local"

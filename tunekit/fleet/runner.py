@@ -17,7 +17,7 @@ from tunekit.key import Problem, TuningKey
 from tunekit.runner import Finals
 from tunekit.space import Space
 from tunekit.spent import Spent
-from tunekit.trial import Fingerprint, Measurement, Origin, Provenance, Trial
+from tunekit.trial import PROTOCOL, Fingerprint, Measurement, Origin, Provenance, Trial
 
 ACCOUNT_S = 10.0
 
@@ -62,7 +62,6 @@ class MeasuredElsewhere:
         import torch
         import triton
 
-        from tunekit.timing import PROTOCOL
         from tunekit.version import VERSION
 
         fingerprint: Fingerprint = family(problem.family).fingerprint(config.variant)

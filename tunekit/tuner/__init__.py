@@ -15,7 +15,8 @@ those it got, and waits at the end for those that others have.
 
 from __future__ import annotations
 
-from tunekit.tuner.api import open_runner, tune
+from tunekit.runners import open_runner
+from tunekit.tuner.api import tune
 from tunekit.tuner.events import (
     Event,
     KeyDone,

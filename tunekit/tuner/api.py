@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tunekit.cache import Store
-from tunekit.device import cuda_available
-from tunekit.errors import DeviceError, ProblemError, RecordingError, ShapesError
+from tunekit.errors import ProblemError, ShapesError
 from tunekit.fleet.opening import Wanted
 from tunekit.key import Problem
-from tunekit.recording import Recording
-from tunekit.replay import ReplayRunner, shipped_recordings
 from tunekit.runner import Runner
+from tunekit.runners import open_runner
 from tunekit.search import SAMPLERS, Budget
 from tunekit.shapes import load_shapes, parse_shape
 from tunekit.tuner.events import Listener, Task, TuneReport
@@ -101,35 +98,6 @@ def tune(
             report = on_each(crew.runners, tuned, on_event or (lambda event: None), crew.close)
     report.raise_failures()
     return report
-
-
-def open_runner(device: str, *, seed: int = 0, compilers: int | None = None) -> Runner:
-    """Return the runner that `auto`, `cuda`, `cuda:N`, `replay` or `replay:FILE` names.
-
-    `auto` is the first GPU, or without one the recording that ships with tunekit. `compilers` is
-    how many processes compile for a GPU: as many as there are cores unless it is given.
-
-    Raises:
-        DeviceError: the name is none of these, or the GPU is not there.
-        RecordingError: there is no such recording, or it is damaged.
-    """
-    if device == "auto":
-        device = "cuda" if cuda_available() else "replay"
-    name, _, detail = device.partition(":")
-    if name == "cuda" and re.fullmatch(r"(cuda|cuda:[0-9]{1,4})", device):
-        from tunekit.gpu_runner import GpuRunner
-
-        return GpuRunner(int(detail or 0), workers=compilers, seed=seed)
-    if name == "replay" and (detail or device == "replay"):
-        return ReplayRunner(Recording.load(detail or _shipped()))
-    raise DeviceError(f"unknown device {device!r}: use auto, cuda, cuda:N, replay or replay:FILE")
-
-
-def _shipped() -> Path:
-    found = shipped_recordings()
-    if not found:
-        raise RecordingError("no recording ships with this tunekit: use --device replay:FILE")
-    return found[0]
 
 
 def _tasks(shapes: Shapes | None) -> list[Task]:

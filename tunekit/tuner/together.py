@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tunekit.cache import Store
+from tunekit.fleet.identity import made_by
 from tunekit.fleet.leading import Lead
 from tunekit.fleet.opening import Wanted, open_lead
 from tunekit.key import Problem
@@ -32,10 +33,12 @@ class Crew:
 
     def prepare(self, problems: Sequence[Problem], sampler: str) -> None:
         """Have what a run needs first made ready, as far as it can be side by side."""
+        if self.runners[0].origin is Origin.MEASURED:  # while the GPU's process starts
+            if sampler == "transfer":
+                load_forests()
+            made_by(Origin.MEASURED)  # loads the kernels
         for runner in self.runners:
             runner.prepare(problems)
-        if sampler == "transfer" and self.runners[0].origin is Origin.MEASURED:
-            load_forests()  # while spaces are enumerated and the GPU's process starts
 
     def attach(self, store: Store) -> None:
         """Say in which store the run's leases are."""
