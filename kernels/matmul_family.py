@@ -35,6 +35,7 @@ from tunekit.kernels.swapped import SwappedOperands
 from tunekit.kernels.target import compile_call, compile_key
 from tunekit.kernels.tma import TmaTiles
 from tunekit.kernels.turned import TURNED
+from tunekit.kernels.turned_fma import TURNED_FMA
 from tunekit.kernels.vendor import vendor_call
 from tunekit.key import Problem
 from tunekit.space import FIELDS, Space, Violation, enumerate_space, find_violation
@@ -60,6 +61,7 @@ VARIANTS: tuple[Variant, ...] = (
     MatrixVector(),
     PaddedTiles(),
     *TURNED,
+    *TURNED_FMA,
     *warp_specialised(),
 )
 """Every variant of the family. A new one is one file and its entry here."""

@@ -25,6 +25,7 @@ TENSOR = {**SQUARE, "dtype": "float8_e5m2", "out_dtype": "float32", "scaling": "
 BATCHED = {**SQUARE, "dtype": "bfloat16", "m": 512, "n": 512, "k": 512, "batch": 32}
 WIDER = {**SQUARE, "dtype": "float16", "out_dtype": "float32"}
 TF32 = {**SQUARE, "dtype": "float32", "precision": "tf32"}
+FULL = {**SQUARE, "dtype": "float32", "precision": "ieee"}
 FEW = {"m": 16, "k": 8192}
 ONE = {"m": 1, "k": 8192}
 
@@ -53,6 +54,8 @@ HALVES = switched("persistent", 128, 128, 64, warps=8, stages=4, epilogue=2, res
 SWAPPED = switched("swapped", 16, 64, 128, warps=4, stages=4, parts=4, shared=0, tma=1)
 GEMV = Config("gemv", 1, 8, 1024, num_warps=4, num_stages=3)
 TURNED = switched("turned", 128, 128, 32, warps=8, stages=4, copy=0, shared=0)
+THREADS = Config("turned-pointer", 64, 64, 32, group_size=8, num_warps=4, num_stages=3)
+FEW_THREADS = switched("turned-swapped", 16, 64, 64, warps=4, stages=3, parts=2, shared=0, tma=0)
 ROUND = switched(
     "turned-persistent", 128, 128, 128, warps=8, stages=4, copy=1, epilogue=1, residents=1
 )
@@ -61,6 +64,8 @@ CASES = [
     (HOPPER, INT8, TILES), (HOPPER, ROWS, GOING), (EVERYWHERE, INT8, WIDE),
     (HOPPER, {**BATCHED, "layout": "nn"}, HALVES), (TMA, INT8, GOING), (FLOAT8, ROWS, WIDE),
     (HOPPER, {**ROWS, **FEW}, SWAPPED), (HOPPER, {**INT8, **ONE}, GEMV), (TMA, ROWS, TILES),
+    (EVERYWHERE, {**FULL, "layout": "nt"}, THREADS),
+    (EVERYWHERE, {**FULL, **FEW, "layout": "nt"}, FEW_THREADS),
     (HOPPER, {**TF32, "layout": "nn"}, TURNED), (TMA, BATCHED, HALVES),
     (FLOAT8, TENSOR, NARROW), (EVERYWHERE, {**INT8, **FEW}, NARROW), (HOPPER, TENSOR, GOING),
     (HOPPER, {**INT8, "layout": "tn"}, ROUND), (HOPPER, {**INT8, "m": 64, "n": 64}, PARTS),

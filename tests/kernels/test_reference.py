@@ -30,6 +30,13 @@ def test_the_vendor_passes(dtype, layout):
     assert 0 < MATMUL.error_ratio(prepared) <= 1
 
 
+def test_the_vendor_multiplies_integers():
+    prepared = prepare(Problem("matmul", 32, 64, 128, "int8", out_dtype="int32", layout="nt"))
+    MATMUL.poison(prepared)
+    MATMUL.vendor(prepared)()
+    assert MATMUL.error_ratio(prepared) == 0
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_unwritten_element_never_passes(dtype):
     prepared = prepare(Problem("matmul", 40, 40, 64, dtype))
