@@ -54,7 +54,7 @@ def swept(
     recording: Recording, problems: Sequence[Problem]
 ) -> tuple[list[str], dict[Problem, float]]:
     """Return the table of the best of each variant, and the best ratio of the finals."""
-    names = sorted(recording.sources)
+    names = sorted({c.variant for p in problems for c in recording.problems[p].screening})
     lines = [
         f"| M x N x K | cuBLAS, us | best | {' | '.join(names)} | configs |",
         f"|---|---:|---:|{'---:|' * len(names)}---:|",
@@ -97,10 +97,11 @@ def main() -> None:
     recorded = list(recording.problems)
     table, ratios = swept(recording, [p for p in recorded if p in suite])
     halves, half_ratios = swept(recording, [p for p in recorded if p.dtype == "float16"])
-    others = [p for p in recorded if p not in suite and p.dtype == "bfloat16"]
-    beside, further_ratios = swept(recording, others)
+    further = {shape.problem for shape in load_shapes(FOLDER / "further.yaml")}
+    beside, further_ratios = swept(recording, [p for p in recorded if p in further])
     alike = [replace(p, dtype="bfloat16", out_dtype="bfloat16") for p in half_ratios]
-    trials = sum(len(found.screening) for found in recording.problems.values())
+    shown = [*ratios, *half_ratios, *further_ratios]
+    trials = sum(len(recording.problems[problem].screening) for problem in shown)
     shallow = [row for row in record["problems"] if row["k"] < 1 << 16]
     ratio = record["time_over_ours"]
     page = f"""# The kernels against cuBLAS, Inductor and fixed lists
@@ -149,7 +150,14 @@ cuBLAS divides such products among blocks that share what they load.
 
 {chr(10).join(beside)}
 
-## Without a GPU
+## Random products
+
+On the GPU 20,000 random examples on 200 kernels, of all dtypes, layouts, strides, offsets and batches (2026-11-30,
+[the record](random-products-h200.json)): no result is wrong and nothing was written outside the output, for
+A of 70001 x 32771 and B of 32771 x 66000 as well, which have over 2^31 elements each. The first run, earlier that
+day, had found persistent kernels that wrote a 1 x 1 result of bfloat16 outside it; a described output now has rows
+of whole 16 bytes.
+
 
 Triton's interpreter ran 2,080 random cases, 260 for each of eight variants (sizes, layouts, dtypes, aligned
 or not, any legal config; seed 20261129), with NaN around every operand: no kernel was wrong. The check

@@ -62,12 +62,13 @@ def below_the_list(rows: list[dict[str, Any]]) -> list[int]:
 
 def tables(record: dict[str, Any]) -> str:
     """Return everything between the markers."""
+    tried = [row["trials"] for row in record["rows"]]
     parts = [
         f"{record['device']}, driver {record['driver']}, torch {record['torch']}, Triton"
         f" {record['triton']}, {record['date'][:10]}. Device time with a cold L2, medians of"
         f" {record['rounds']} interleaved rounds; steps 3 and 4 have blocks of {record['block']}."
-        f" tunekit's choices come from a tune in the same job, {record['trials']} trials a key on"
-        " average.",
+        f" tunekit's choices come from tunes in the same jobs, {min(tried)} to {max(tried)} trials"
+        " a key.",
         "",
         "| loops in Python | size | seconds | MFLOP/s |",
         "|---|---:|---:|---:|",

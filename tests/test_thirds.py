@@ -36,9 +36,9 @@ def test_a_file_holds_a_third_of_the_suite_in_one_arithmetic(name, script):
     assert all(name in script.TARGETS or f"{name} {layout}" in script.TARGETS for layout in layouts)
 
 
-def test_the_page_has_a_table_of_each_recording_and_names_the_others(script, tmp_path):
+def test_the_page_has_a_table_of_each_file_and_names_what_is_not_recorded(script, tmp_path):
     (tmp_path / "fp16.yaml").write_text((FOLDER / "fp16.yaml").read_text())
-    (tmp_path / "int8.yaml").write_text((FOLDER / "int8.yaml").read_text())
+    (tmp_path / "other.yaml").write_text("shapes: [[3, 5, 7], [512, 512, 512]]\n")
     shipped = Recording.load(shipped_recordings()[0])
     halves = {p: found for p, found in shipped.problems.items() if p.dtype == "float16"}
     lines = [script.line_of(problem, found) for problem, found in halves.items()]
@@ -46,5 +46,13 @@ def test_the_page_has_a_table_of_each_recording_and_names_the_others(script, tmp
     assert told.startswith("Geometric means of the vendor's time over ours: nt: **")
     assert told.endswith("of 1.00 aimed at.")
     assert len(script.table(lines)) == len(halves) + 2
-    page = script.page(tmp_path)
-    assert "Not recorded yet: fp16, int8." in page
+    page = script.page(tmp_path, shipped)
+    assert "\n".join(script.section("fp16", lines)) in page
+    assert page.count("## ") == 3  # and what is behind
+    assert "Not recorded yet: 1 of other.\n" in page
+
+
+def test_the_committed_page_is_that_of_the_shipped_recording(script):
+    written = (FOLDER.parent / "thirds.md").read_text()
+    assert written == script.page(FOLDER, Recording.load(shipped_recordings()[0]))
+    assert "Not recorded" not in written
