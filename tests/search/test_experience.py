@@ -12,8 +12,9 @@ from tunekit.config import Config
 from tunekit.recording import Recording
 from tunekit.replay import shipped_recordings
 from tunekit.search import Experience, shipped_experience
-from tunekit.search.experience import WORST, Forest, believable_us, slowdowns_of
+from tunekit.search.experience import WORST, believable_us, slowdowns_of
 from tunekit.search.features import ConfigTable, features, roofline_us
+from tunekit.search.forest import Forest
 from tunekit.search.portfolio import CONFIGS as PORTFOLIO_CONFIGS
 from tunekit.search.portfolio import portfolio_of, shipped_portfolios
 from tunekit.trial import Status

@@ -10,7 +10,7 @@ import pytest
 
 from tunekit.search import Experience, Searcher
 from tunekit.search.belief import Belief
-from tunekit.search.points import Points
+from tunekit.search.points import Distances, Points
 from tunekit.search.transfer import TransferSampler
 
 
@@ -189,7 +189,7 @@ def test_a_belief_agrees_with_the_closed_form():
     """Conditioning one observation at a time is conditioning on all at once."""
     random_numbers = np.random.default_rng(0)
     trees = random_numbers.normal(size=(10, 12))
-    places = random_numbers.normal(size=(12, 3))
+    places = Distances(random_numbers.normal(size=(12, 3)))
     seen, values = [2, 7, 9], np.array([0.3, -0.2, 0.1])
     prior = Belief(trees, places)
     joint = np.array([prior.covariance(i) for i in range(12)])
@@ -203,7 +203,7 @@ def test_a_belief_agrees_with_the_closed_form():
 
 
 def test_the_best_of_some_configs_is_drawn_from_their_joint_distribution():
-    belief = Belief(None, np.arange(4.0)[:, None] * 100)
+    belief = Belief(None, Distances(np.arange(4.0)[:, None] * 100))
     for index, value in enumerate((0.0, 0.5, 0.5)):
         belief.observe(index, value)
     drawn = belief.lowest([0, 1, 2], draws=2000, seed=0)

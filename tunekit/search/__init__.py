@@ -20,7 +20,8 @@ with warnings.catch_warnings():
     import optuna  # noqa: F401
 
 from tunekit.search.budget import DEFAULT_TRIALS, Budget
-from tunekit.search.experience import Experience, load_forests
+from tunekit.search.experience import Experience
+from tunekit.search.forest import load_forests
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.roofline import least_us
 from tunekit.search.searcher import SAMPLERS, Searcher

@@ -11,35 +11,29 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.key import Problem
-from tunekit.search.features import ConfigTable, Matrix, features, roofline_us
+from tunekit.search.features import Matrix, roofline_us
+from tunekit.search.forest import TREES, Columns, Forest, Subject
 from tunekit.trial import Status, Trial
 
 WORST = 0.7
 """A slowdown counts as at most this, twice as slow: a slow outlier says no more than a slow one."""
 
-TREES = 64
 MAX_ROWS = 3000
 """Rows the forest is grown on; of each problem the fastest half of its share, and others."""
 
 FEWEST = 4
 """Trials that a problem must have to say what is slow for it."""
 
-_BAG = 0.6
-"""Share of the problems that a tree sees."""
 _NEWS = 0.05
 """Share of the trials that must be new before the forest is grown again."""
-_FEWEST_TREES = 12
-_LEAF = 2
-_FEATURES = 0.5
 _IMPOSSIBLE = 0.25
 """No kernel takes this part of the roofline's time: such a time was not of this product."""
 
@@ -49,13 +43,14 @@ _OWN_FAULT = frozenset(
 """Failures a config is to blame for. The others may be the machine's."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Subject:
-    """Trials that can be compared: of one problem on one device, made in one way."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """What a forest is grown on of one subject."""
 
-    problem: Problem
-    gpu: str
-    made_with: str = ""
+    made_of: tuple[DeviceInfo, Columns, tuple[Config, ...]]
+    """What the rows of features depend on, besides the problem."""
+    rows: Matrix
+    slowdowns: Matrix
 
 
 class Experience:
@@ -74,9 +69,17 @@ class Experience:
         self._max_rows = max_rows
         self._devices: dict[str, DeviceInfo] = {}
         self._times: dict[Subject, dict[Config, float]] = {}
-        self._settled: dict[Subject, dict[Config, float]] | None = None
+        self._settled: int | None = None
+        """How many trials were there when it was settled last."""
+        self._known: dict[Subject, dict[Config, float]] = {}
+        """What was settled of subjects with enough trials, in order: replaced, never changed."""
         self._forest: Forest | None = None
+        self._grown: dict[Subject, _Rows] = {}
+        """What the last forest was grown on, for the next one: most subjects have nothing new."""
         self._lock = threading.Lock()
+        """Of all of these but the last, which is of who grows. Growing takes long enough that
+        nobody who notes a trial should wait for it."""
+        self._growing = threading.Lock()
 
     def note(
         self, problem: Problem, device: DeviceInfo, trials: Iterable[Trial], *, made_with: str = ""
@@ -94,10 +97,11 @@ class Experience:
     def settle(self) -> None:
         """Let all that was noted be seen, if it is enough to grow the forest again for."""
         with self._lock:
-            before = sum(map(len, (self._settled or {}).values()))
+            before = self._settled
             now = sum(map(len, self._times.values()))
-            if self._settled is None or now - before > _NEWS * before:
-                self._settled = {s: dict(times) for s, times in self._times.items()}
+            if before is None or now - before > _NEWS * before:
+                self._settled = now
+                self._known = _telling(self._times)
                 self._forest = None
 
     def without(self, forbidden: Iterable[Problem]) -> Experience:
@@ -126,122 +130,56 @@ class Experience:
 
     def knows(self, arch: str) -> bool:
         """Say whether enough is settled of GPUs of an architecture."""
-        return any(self._devices[subject.gpu].arch == arch for subject in self._telling())
+        self._settle_first()
+        return any(self._devices[subject.gpu].arch == arch for subject in self._known)
 
     def forest(self) -> Forest | None:
         """Return a forest grown on what is settled, or None if that is too little.
 
         The first to ask settles, if nobody has, and waits for the forest to grow.
         """
-        known = self._telling()
-        with self._lock:
-            if self._forest is None and known:
-                self._forest = self._grow(known)
-            return self._forest
+        self._settle_first()
+        with self._growing:
+            with self._lock:
+                known, forest = self._known, self._forest
+            if forest is None and known:
+                forest = self._grow(known)
+                with self._lock:
+                    if self._known is known:  # nothing was settled meanwhile
+                        self._forest = forest
+            return forest
 
-    def _telling(self) -> dict[Subject, dict[Config, float]]:
-        """Return what is settled of subjects with enough trials, in order."""
+    def _settle_first(self) -> None:
         if self._settled is None:
             self.settle()
-        settled = self._settled or {}
-        return {
-            subject: times
-            for subject, times in sorted(settled.items(), key=lambda item: item[0])
-            if sum(map(math.isfinite, times.values())) >= FEWEST
-        }
 
-    def _grow(self, known: dict[Subject, dict[Config, float]]) -> Forest:
+    def _grow(self, known: Mapping[Subject, Mapping[Config, float]]) -> Forest:
         share = max(FEWEST, self._max_rows // len(known))
-        names = {c for times in known.values() for c in times}
-        columns = Columns(
-            tuple(sorted({c.variant for c in names})),
-            tuple(sorted({name for c in names for name, _ in c.switches})),
-        )
-        rows, slowdowns, subjects = [], [], []
-        for subject, times in known.items():
-            kept, slow = _share(times, share, _seed_of(self._seed, str(subject)))
-            rows.append(columns.rows(subject.problem, self._devices[subject.gpu], kept))
-            slowdowns.append(slow)
-            subjects += [subject] * len(kept)
+        columns = Columns.of(known.values())
+        grown = {
+            subject: self._rows(subject, times, share, columns) for subject, times in known.items()
+        }
+        self._grown = grown
         return Forest.grow(
-            columns, np.vstack(rows), np.concatenate(slowdowns), subjects,
-            trees=self._trees, seed=self._seed,
-        )  # fmt: skip
+            columns,
+            np.vstack([part.rows for part in grown.values()]),
+            np.concatenate([part.slowdowns for part in grown.values()]),
+            [subject for subject, part in grown.items() for _ in part.rows],
+            trees=self._trees,
+            seed=self._seed,
+        )
 
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The variants and switches that have a column of their own."""
-
-    variants: tuple[str, ...]
-    switches: tuple[str, ...]
-
-    def rows(self, problem: Problem, device: DeviceInfo, configs: Sequence[Config]) -> Matrix:
-        """Return a row of numbers for each config of a problem."""
-        table = ConfigTable(configs)
-        own = table.own(self.variants, self.switches)
-        return np.hstack([features(problem, device, table), own])
-
-
-class Forest:
-    """Trees that predict slowdowns, each grown on some of the subjects.
-
-    A key's own trials correct the forest's word afterwards, and would count twice if its trees knew
-    them. So a key is predicted by the trees that were not grown on its own trials, and one forest
-    serves all keys of a round.
-    """
-
-    def __init__(self, columns: Columns, trees: Sequence[Any], unseen: dict[Subject, Any]) -> None:
-        self._columns = columns
-        self._trees = trees
-        self._unseen = unseen
-
-    @staticmethod
-    def grow(
-        columns: Columns,
-        rows: Matrix,
-        slowdowns: Matrix,
-        subjects: Sequence[Subject],
-        *,
-        trees: int,
-        seed: int,
-    ) -> Forest:
-        """Grow a forest on one row of features for each slowdown."""
-        from sklearn.tree import ExtraTreeRegressor  # a second to load: only where it is needed
-
-        narrow = np.ascontiguousarray(rows, dtype=np.float32)
-        names = sorted(set(subjects))
-        number = {subject: i for i, subject in enumerate(names)}
-        of_row = np.array([number[subject] for subject in subjects])
-        random = np.random.Generator(np.random.PCG64(seed))
-        grown, seen = [], np.zeros((trees, len(names)), dtype=bool)
-        for i in range(trees):
-            count = max(1, math.ceil(_BAG * len(names)))
-            seen[i, random.permutation(len(names))[:count]] = True
-            chosen = seen[i][of_row]
-            tree = ExtraTreeRegressor(
-                min_samples_leaf=_LEAF,
-                max_features=_FEATURES,
-                random_state=int(random.integers(1 << 31)),
-            )
-            tree.fit(narrow[chosen], slowdowns[chosen])
-            grown.append(tree)
-        return Forest(columns, grown, {s: ~seen[:, number[s]] for s in names})
-
-    def predict(self, problem: Problem, device: DeviceInfo, configs: Sequence[Config]) -> Matrix:
-        """Return what the trees say of each config: trees x configs."""
-        rows = np.ascontiguousarray(self._columns.rows(problem, device, configs), dtype=np.float32)
-        unseen = self._unseen.get(Subject(problem, device.slug))
-        trees = list(self._trees)
-        if unseen is not None and int(unseen.sum()) >= _FEWEST_TREES:
-            trees = [tree for tree, fresh in zip(trees, unseen, strict=True) if fresh]
-        # The rows are float32, in order and finite: checking them takes longer than the trees do.
-        return np.array([tree.predict(rows, check_input=False) for tree in trees], dtype=np.float64)
-
-
-def load_forests() -> None:
-    """Load what forests are grown with: a second's work, for whoever waits for something else."""
-    from sklearn.tree import ExtraTreeRegressor  # noqa: F401
+    def _rows(
+        self, subject: Subject, times: Mapping[Config, float], share: int, columns: Columns
+    ) -> _Rows:
+        """Return what a subject brings to a forest. Its features are made anew if they change."""
+        kept, slowdowns = _share(times, share, _seed_of(self._seed, str(subject)))
+        device = self._devices[subject.gpu]
+        made_of = (device, columns, kept)
+        last = self._grown.get(subject)
+        if last is not None and last.made_of == made_of:
+            return _Rows(last.made_of, last.rows, slowdowns)
+        return _Rows(made_of, columns.rows(subject.problem, device, kept), slowdowns)
 
 
 def believable_us(trial: Trial, problem: Problem, device: DeviceInfo) -> float | None:
@@ -261,7 +199,18 @@ def slowdowns_of(times: Matrix) -> Matrix:
     return np.asarray(np.minimum(np.log(times / times.min()), WORST))
 
 
-def _share(times: dict[Config, float], most: int, seed: int) -> tuple[tuple[Config, ...], Matrix]:
+def _telling(noted: Mapping[Subject, dict[Config, float]]) -> dict[Subject, dict[Config, float]]:
+    """Return a copy of what was noted of subjects with enough trials, in order."""
+    return {
+        subject: dict(noted[subject])
+        for subject in sorted(noted)
+        if sum(map(math.isfinite, noted[subject].values())) >= FEWEST
+    }
+
+
+def _share(
+    times: Mapping[Config, float], most: int, seed: int
+) -> tuple[tuple[Config, ...], Matrix]:
     """Return the configs of a problem the forest is grown on, in order, with their slowdowns."""
     order = sorted(times, key=lambda config: (times[config], config))
     if len(order) > most:

@@ -10,11 +10,34 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from tunekit.config import Config
+from tunekit.search.features import Matrix
 from tunekit.space import FIELDS
 
 _VARIANT_WEIGHT = 2.0
 _SWITCH_WEIGHT = 1.0
 _FIELD_WEIGHT = {"group_size": 0.5}
+
+
+class Distances:
+    """How far points lie from each other.
+
+    A search asks it of each config that it tries, and again for each forest: so it is kept.
+    """
+
+    def __init__(self, coordinates: Matrix) -> None:
+        self.coordinates = coordinates
+        self._known: dict[int, Matrix] = {}
+
+    def to(self, place: Matrix) -> Matrix:
+        """Return how far every point is from a place."""
+        return np.asarray(np.abs(self.coordinates - place).sum(axis=1))
+
+    def of(self, index: int) -> Matrix:
+        """Return how far every point is from one of them, to be read only."""
+        if index not in self._known:
+            self._known[index] = self.to(self.coordinates[index])
+            self._known[index].flags.writeable = False
+        return self._known[index]
 
 
 class Points:
@@ -38,17 +61,16 @@ class Points:
         for name in self._switches:
             settings = sorted({c.switch(name) for c in self.configs})
             self.distributions[name] = CategoricalDistribution(settings)
+        every = [self.params(i) for i in range(len(self.configs))]
         self._places = {
-            tuple(self.params(i)[name] for name in self.distributions): i
-            for i in range(len(self.configs))
+            tuple(params[name] for name in self.distributions): i for i, params in enumerate(every)
         }
-        self.coordinates = np.array(
-            [self._place(self.params(i)) for i in range(len(self.configs))], dtype=np.float64
-        ).reshape(len(self.configs), -1)
+        places = [self._place(params) for params in every]
+        self.distances = Distances(np.array(places, dtype=np.float64).reshape(len(places), -1))
 
     def find(self, params: Mapping[str, Any]) -> int | None:
         """Return the place of the config with these parameters, or None if there is none."""
-        return self._places.get(tuple(params.get(name) for name in self.distributions))
+        return self._places.get(tuple(map(params.get, self.distributions)))
 
     def params(self, index: int) -> dict[str, Any]:
         """Return a config as Optuna's parameters. An absent switch is 0."""
@@ -58,10 +80,9 @@ class Points:
         plain.update((name, config.switch(name)) for name in self._switches)
         return plain
 
-    def distances(self, params: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def distances_from(self, params: Mapping[str, Any]) -> Matrix:
         """Return how far every config is from these parameters."""
-        place = np.array(self._place(params))
-        return np.asarray(np.abs(self.coordinates - place).sum(axis=1))
+        return self.distances.to(np.array(self._place(params)))
 
     def strata(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return each config's variant, and its tile's area in octaves."""

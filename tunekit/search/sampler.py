@@ -119,7 +119,10 @@ class SpaceSampler(WholeConfigSampler):
         return int(self._random.choice(np.flatnonzero(self._free)))
 
     def _nearest(self, params: Mapping[str, Any]) -> int:
-        distances = np.where(self._free, self._points.distances(params), np.inf)
+        found = self._points.find(params)
+        if found is not None and self._free[found]:
+            return found
+        distances = np.where(self._free, self._points.distances_from(params), np.inf)
         return int(np.argmin(distances))
 
 
@@ -136,21 +139,30 @@ class Coverage:
         self._strata = points.strata()
         self._taken = np.zeros(len(points.configs), dtype=bool)
         self._gap = np.full(len(points.configs), np.inf)
+        self._new: list[int] = []
+        """Taken, and not in the gaps yet: a search that knows where to go asks for none."""
         self._chance = random.random(len(points.configs))
 
     def add(self, index: int) -> None:
         """Count a config as taken."""
         self.count += 1
         self._taken[index] = True
-        near = np.abs(self._points.coordinates - self._points.coordinates[index]).sum(axis=1)
-        np.minimum(self._gap, near, out=self._gap)
+        self._new.append(index)
 
     def next(self, free: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
         """Return the free config that covers most."""
+        self._close_gaps()
         left = np.flatnonzero(free)
         for cost in (*self._crowding(), -self._gap, self._chance):
             left = left[cost[left] == cost[left].min()]
         return int(left[0])
+
+    def _close_gaps(self) -> None:
+        distances = self._points.distances
+        for index in self._new:
+            near = distances.to(distances.coordinates[index])
+            np.minimum(self._gap, near, out=self._gap)
+        self._new.clear()
 
     def _crowding(self) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
         """Give how many of each config's group are taken, for ever finer groups."""

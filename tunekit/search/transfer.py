@@ -9,16 +9,17 @@ not in what they will say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from tunekit.search.belief import Belief, Whole
-from tunekit.search.experience import WORST, Experience, Forest
+from tunekit.search.experience import WORST, Experience
 from tunekit.search.features import Matrix
+from tunekit.search.forest import Columns, Forest, Narrow
 from tunekit.search.points import Points
 from tunekit.search.sampler import WholeConfigSampler
 from tunekit.space import Space
@@ -55,13 +56,17 @@ class TransferSampler(WholeConfigSampler):
         self._space = space
         self._experience = experience
         self._seed = seed
+        self._history = _History(points)
         self._forest: Forest | None = None
-        self._trees: Any = None
+        self._trees: Matrix | None = None
+        self._columns: Columns | None = None
+        self._rows: Narrow | None = None
+        """Of features of the space, by these columns: forest after forest has the same."""
         self._belief: Belief | None = None
         self._known: dict[int, float] = {}
         self._pending: frozenset[int] = frozenset()
 
-    def propose(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> int | None:
+    def propose(self, study: optuna.Study, trial: FrozenTrial) -> int | None:
         """Return the config from which most is expected, or None where all are taken."""
         belief = self.belief(study)
         free = self._free({*self._known, *self._pending})
@@ -71,7 +76,7 @@ class TransferSampler(WholeConfigSampler):
 
     def belief(self, study: optuna.Study) -> Belief:
         """Return what is believed now, after all trials of the study."""
-        known, pending = self._read(study)
+        known, pending = self._history.read(study)
         forest = self._experience.forest()
         if self._belief is None or forest is not self._forest or known != self._known:
             self._belief = self._believe(forest, known)
@@ -92,7 +97,7 @@ class TransferSampler(WholeConfigSampler):
 
     def distance(self, study: optuna.Study) -> Distance:
         """Return how far the best tried is from the best there is; what is running is untried."""
-        known, _ = self._read(study)
+        known, _ = self._history.read(study)
         self._belief = None  # the next proposal begins from what is running as well
         drawn = self._missing(self._believe(self._experience.forest(), known), known, _RIVALS)
         bound = float(np.expm1(_BOUND * np.quantile(drawn, 0.9)))
@@ -115,33 +120,51 @@ class TransferSampler(WholeConfigSampler):
 
     def _best(self, belief: Belief) -> float:
         """Return the slowdown to improve on: the best is the yardstick, so it is 0."""
-        tried = any(np.isfinite(value) for value in self._known.values())
+        tried = any(map(math.isfinite, self._known.values()))
         return 0.0 if tried else float(belief.mean.min())
-
-    def _read(self, study: optuna.Study) -> States:
-        """Return the log times by config (infinite for a failure), and what is being tried."""
-        known: dict[int, float] = {}
-        pending = set()
-        for trial in study.get_trials(deepcopy=False):
-            index = self._points.find(trial.params)
-            if index is None:
-                continue
-            if trial.state is TrialState.COMPLETE and trial.value is not None:
-                known[index] = np.inf if trial.user_attrs.get(FAILED) else trial.value
-            elif trial.state is TrialState.RUNNING:
-                pending.add(index)
-        return known, frozenset(pending - known.keys())
 
     def _believe(self, forest: Forest | None, known: dict[int, float]) -> Belief:
         if forest is not self._forest:
             self._forest = forest
-            self._trees = None
-            if forest is not None:
-                space = self._space
-                self._trees = forest.predict(space.problem, space.device, space.configs)
-        belief = Belief(self._trees, self._points.coordinates)
-        worked = [value for value in known.values() if np.isfinite(value)]
+            self._trees = None if forest is None else self._predict(forest)
+        belief = Belief(self._trees, self._points.distances)
+        worked = [value for value in known.values() if math.isfinite(value)]
         best = min(worked, default=0.0)
         for index in sorted(known):
             belief.observe(index, min(known[index] - best, WORST))
         return belief
+
+    def _predict(self, forest: Forest) -> Matrix:
+        """Return what the trees of a forest say of the space."""
+        space = self._space
+        if self._rows is None or self._columns != forest.columns:
+            self._columns = forest.columns
+            self._rows = forest.columns.narrow(space.problem, space.device, space.configs)
+        return forest.predict_rows(space.problem, space.device, self._rows)
+
+
+class _History:
+    """What a study says of configs. Of a trial that has ended it never says anything else."""
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+        self._ended = 0
+        """So many trials, from the first, have all ended; what they say is kept."""
+        self._kept: dict[int, float] = {}
+
+    def read(self, study: optuna.Study) -> States:
+        """Return the log times by config (infinite for a failure), and what is being tried."""
+        trials = study.get_trials(deepcopy=False)  # by number
+        while self._ended < len(trials) and trials[self._ended].state.is_finished():
+            self._note(trials[self._ended], self._kept)
+            self._ended += 1
+        known, going = dict(self._kept), trials[self._ended :]
+        for trial in going:
+            self._note(trial, known)
+        running = (self._points.find(t.params) for t in going if t.state is TrialState.RUNNING)
+        return known, frozenset(index for index in running if index is not None) - known.keys()
+
+    def _note(self, trial: FrozenTrial, known: dict[int, float]) -> None:
+        index = self._points.find(trial.params)
+        if index is not None and trial.state is TrialState.COMPLETE and trial.value is not None:
+            known[index] = math.inf if trial.user_attrs.get(FAILED) else trial.value
