@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ _BAG = 0.6
 _FEWEST_TREES = 12
 _LEAF = 2
 _FEATURES = 0.5
+_AT_ONCE = 4
+"""Trees that grow at a time. They do not hold the interpreter, and the run may wait for them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,18 +96,21 @@ class Forest:
         number = {subject: i for i, subject in enumerate(names)}
         of_row = np.array([number[subject] for subject in subjects])
         random = np.random.Generator(np.random.PCG64(seed))
-        grown, seen = [], np.zeros((trees, len(names)), dtype=bool)
+        count = max(1, math.ceil(_BAG * len(names)))
+        seen, seeds = np.zeros((trees, len(names)), dtype=bool), []
         for i in range(trees):
-            count = max(1, math.ceil(_BAG * len(names)))
             seen[i, random.permutation(len(names))[:count]] = True
-            chosen = seen[i][of_row]
-            tree = ExtraTreeRegressor(
-                min_samples_leaf=_LEAF,
-                max_features=_FEATURES,
-                random_state=int(random.integers(1 << 31)),
+            seeds.append(int(random.integers(1 << 31)))
+
+        def tree(sees: Matrix, seed: int) -> Any:
+            chosen = sees[of_row]
+            grown = ExtraTreeRegressor(
+                min_samples_leaf=_LEAF, max_features=_FEATURES, random_state=seed
             )
-            tree.fit(narrow[chosen], slowdowns[chosen], check_input=False)  # see predict_rows
-            grown.append(tree)
+            return grown.fit(narrow[chosen], slowdowns[chosen], check_input=False)
+
+        with ThreadPoolExecutor(_AT_ONCE, "tunekit-trees") as threads:
+            grown = list(threads.map(tree, seen, seeds))
         return Forest(columns, grown, {s: ~seen[:, number[s]] for s in names})
 
     def predict(self, problem: Problem, device: DeviceInfo, configs: Sequence[Config]) -> Matrix:
