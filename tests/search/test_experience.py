@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +16,7 @@ from tunekit.replay import shipped_recordings
 from tunekit.search import Experience, shipped_experience
 from tunekit.search.experience import WORST, believable_us, slowdowns_of
 from tunekit.search.features import ConfigTable, features, roofline_us
-from tunekit.search.forest import Forest
+from tunekit.search.forest import Columns, Forest
 from tunekit.search.portfolio import CONFIGS as PORTFOLIO_CONFIGS
 from tunekit.search.portfolio import portfolio_of, shipped_portfolios
 from tunekit.trial import Status
@@ -212,6 +214,80 @@ def test_rows_are_capped_and_the_fastest_kept(world, monkeypatch):
     assert list(slowdowns).count(0.0) == 4
     assert len({subject.problem for subject in subjects}) == 4
     assert max(slowdowns) > 0.5
+
+
+def test_a_forest_grown_again_is_the_one_grown_at_once(world):
+    """Whatever was kept of the last one: more trials, other times, another column or device."""
+    steps = [(world.problem(m), world.device, world.trials(world.problem(m))) for m in (256, 512)]
+    problem, device, trials = steps[0]
+    slower = [replace(t, measurement=replace(t.measurement, median_us=9e3)) for t in trials[:20]]
+    switched = [replace(t, config=replace(t.config, switches=(("eager", 1),))) for t in trials]
+    smaller = replace(device, l2_bytes=device.l2_bytes // 2)
+    steps += [
+        (world.problem(2048), device, world.trials(world.problem(2048))[:30]),
+        (problem, device, slower + switched[:20]),
+        (problem, smaller, switched[20:]),
+        (world.problem(2048), device, world.trials(world.problem(2048))),
+    ]
+    again = Experience(trees=8, max_rows=100)
+    for count, (problem, device, trials) in enumerate(steps, 1):
+        again.note(problem, device, trials)
+        at_once = Experience(trees=8, max_rows=100)
+        for step in steps[:count]:
+            at_once.note(*step)
+        assert np.array_equal(predicted(again, world), predicted(at_once, world))
+
+
+def test_a_time_that_is_corrected_is_seen_once_there_is_enough_news(world):
+    known, at_once = learned(world), learned(world)
+    before = predicted(known, world)
+    corrected = [
+        world.trial(world.problem(512), config, median_us=1e3 + i)
+        for i, config in enumerate(world.configs)
+    ]
+    known.note(world.problem(512), world.device, corrected)
+    assert np.array_equal(predicted(known, world), before)  # no trial more than before
+    for each in (known, at_once):
+        each.note(world.problem(512), world.device, corrected)
+        each.note(world.problem(700), world.device, world.trials(world.problem(700)))
+    assert np.array_equal(predicted(known, world), predicted(at_once, world))
+
+
+def test_features_are_made_only_of_what_is_new(world, monkeypatch):
+    made = []
+    rows = Columns.rows
+    monkeypatch.setattr(Columns, "rows", lambda self, problem, *how: (
+        made.append(problem.m), rows(self, problem, *how))[1])  # fmt: skip
+    known = learned(world, trees=2)
+    known.forest()
+    assert made == [256, 512, 2048, 4096]
+    known.note(world.problem(300), world.device, world.trials(world.problem(300)))
+    known.settle()
+    known.forest()
+    assert made[4:] == [300]
+
+
+def test_trials_are_noted_and_settled_while_a_forest_grows(world, monkeypatch):
+    """And the forest that grew meanwhile, of what was known before, is nobody's but its own."""
+    grow, begun, go_on = Forest.grow, threading.Event(), threading.Event()
+
+    def slowly(*args, **how):
+        begun.set()
+        assert go_on.wait(60)
+        return grow(*args, **how)
+
+    known = learned(world)
+    known.settle()
+    monkeypatch.setattr(Forest, "grow", slowly)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(known.forest)
+        assert begun.wait(60)
+        known.note(world.problem(384), world.device, world.trials(world.problem(384)))
+        known.settle()
+        go_on.set()
+        assert known.forest() is not first.result()
+    at_once = learned(world, (256, 384, 512, 2048, 4096))
+    assert np.array_equal(predicted(known, world), predicted(at_once, world))
 
 
 def test_without_takes_out_every_dtype_of_the_sizes(world):

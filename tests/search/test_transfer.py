@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import optuna
@@ -131,6 +132,24 @@ def test_it_works_as_a_plain_sampler_of_optuna(world):
     assert len(set(seen)) == 20
 
 
+def test_what_is_kept_of_a_space_follows_the_columns_of_the_forest(world):
+    """A key that saw forests come and go believes what one that sees only the last believes."""
+    problem = world.problem(384)
+    space = world.space(problem)
+    points, known = Points(space.configs), experienced(world)
+    sampler = TransferSampler(space, points, known, seed=0)
+    study = optuna.create_study(sampler=sampler)
+    for switches in ((), (("eager", 1),), ()):
+        other = world.problem(600 + len(switches))
+        trials = world.trials(other)
+        trials = [replace(t, config=replace(t.config, switches=switches)) for t in trials]
+        known.note(other, world.device, trials)
+        known.settle()
+        fresh = TransferSampler(space, points, known, seed=0).belief(study)
+        assert np.array_equal(sampler.belief(study).mean, fresh.mean)
+        assert np.array_equal(sampler.belief(study).variance, fresh.variance)
+
+
 def test_what_is_being_tried_is_not_proposed_again(world):
     searcher = Searcher(world.space(world.problem(384)), "transfer", experience=experienced(world))
     first, second = searcher.ask(10), searcher.ask(10)
@@ -185,21 +204,25 @@ def test_the_gain_expected_without_a_model_falls_with_the_trials(world, sampler)
     assert gains[-1] == 0 < gains[0]
 
 
-def test_a_belief_agrees_with_the_closed_form():
+@pytest.mark.parametrize("count", [3, 70])  # of 70, there is no room for all at first
+def test_a_belief_agrees_with_the_closed_form(count):
     """Conditioning one observation at a time is conditioning on all at once."""
     random_numbers = np.random.default_rng(0)
-    trees = random_numbers.normal(size=(10, 12))
-    places = Distances(random_numbers.normal(size=(12, 3)))
-    seen, values = [2, 7, 9], np.array([0.3, -0.2, 0.1])
+    size = 4 * count
+    trees = random_numbers.normal(size=(10, size))
+    places = Distances(random_numbers.normal(size=(size, 3)))
+    seen = sorted(random_numbers.permutation(size)[:count])
+    values = random_numbers.normal(size=count) / 5
     prior = Belief(trees, places)
-    joint = np.array([prior.covariance(i) for i in range(12)])
-    noisy = joint[np.ix_(seen, seen)] + 0.02**2 * np.eye(3)
+    joint = np.array([prior.covariance(i) for i in range(size)])
+    noisy = joint[np.ix_(seen, seen)] + 0.02**2 * np.eye(count)
     gain = np.linalg.solve(noisy, joint[seen])
     belief = Belief(trees, places)
     for index, value in zip(seen, values, strict=True):
         belief.observe(index, value)
     assert belief.mean == pytest.approx(trees.mean(0) + gain.T @ (values - trees.mean(0)[seen]))
-    assert belief.variance == pytest.approx(np.diag(joint) - (joint[seen] * gain).sum(0))
+    left = np.diag(joint) - (joint[seen] * gain).sum(0)
+    assert belief.variance == pytest.approx(left, abs=1e-9)
 
 
 def test_the_best_of_some_configs_is_drawn_from_their_joint_distribution():

@@ -19,7 +19,8 @@ from tunekit.search.points import Points
 from tunekit.search.portfolio import shipped_experience
 from tunekit.search.sampler import SpaceSampler, gaussian_process, tpe
 from tunekit.search.storage import told_plainly
-from tunekit.search.transfer import FAILED, HORIZON, TransferSampler
+from tunekit.search.study_reader import FAILED
+from tunekit.search.transfer import HORIZON, TransferSampler
 from tunekit.space import Space
 from tunekit.trial import Distance, Trial
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 import numpy as np
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from tunekit.search.belief import Belief, Whole
 from tunekit.search.experience import WORST, Experience
@@ -22,11 +22,9 @@ from tunekit.search.features import Matrix
 from tunekit.search.forest import Columns, Forest, Narrow
 from tunekit.search.points import Points
 from tunekit.search.sampler import WholeConfigSampler
+from tunekit.search.study_reader import StudyReader
 from tunekit.space import Space
 from tunekit.trial import Distance
-
-FAILED = "failed"
-"""The attribute of a study's trial whose config did not work."""
 
 HORIZON = 8
 """Proposals over which a gain is expected."""
@@ -41,9 +39,6 @@ quantile. The belief is far wider than its errors, which makes the search try wh
 `docs/benchmarks/search.md` says how often the bound held where the problem was left out."""
 
 
-States = tuple[dict[int, float], frozenset[int]]
-
-
 class TransferSampler(WholeConfigSampler):
     """Proposes configs of a space by what is known of other problems and of this one.
 
@@ -56,7 +51,7 @@ class TransferSampler(WholeConfigSampler):
         self._space = space
         self._experience = experience
         self._seed = seed
-        self._history = _History(points)
+        self._reader = StudyReader(points)
         self._forest: Forest | None = None
         self._trees: Matrix | None = None
         self._columns: Columns | None = None
@@ -76,7 +71,7 @@ class TransferSampler(WholeConfigSampler):
 
     def belief(self, study: optuna.Study) -> Belief:
         """Return what is believed now, after all trials of the study."""
-        known, pending = self._history.read(study)
+        known, pending = self._reader.read(study)
         forest = self._experience.forest()
         if self._belief is None or forest is not self._forest or known != self._known:
             self._belief = self._believe(forest, known)
@@ -97,7 +92,7 @@ class TransferSampler(WholeConfigSampler):
 
     def distance(self, study: optuna.Study) -> Distance:
         """Return how far the best tried is from the best there is; what is running is untried."""
-        known, _ = self._history.read(study)
+        known, _ = self._reader.read(study)
         self._belief = None  # the next proposal begins from what is running as well
         drawn = self._missing(self._believe(self._experience.forest(), known), known, _RIVALS)
         bound = float(np.expm1(_BOUND * np.quantile(drawn, 0.9)))
@@ -141,30 +136,3 @@ class TransferSampler(WholeConfigSampler):
             self._columns = forest.columns
             self._rows = forest.columns.narrow(space.problem, space.device, space.configs)
         return forest.predict_rows(space.problem, space.device, self._rows)
-
-
-class _History:
-    """What a study says of configs. Of a trial that has ended it never says anything else."""
-
-    def __init__(self, points: Points) -> None:
-        self._points = points
-        self._ended = 0
-        """So many trials, from the first, have all ended; what they say is kept."""
-        self._kept: dict[int, float] = {}
-
-    def read(self, study: optuna.Study) -> States:
-        """Return the log times by config (infinite for a failure), and what is being tried."""
-        trials = study.get_trials(deepcopy=False)  # by number
-        while self._ended < len(trials) and trials[self._ended].state.is_finished():
-            self._note(trials[self._ended], self._kept)
-            self._ended += 1
-        known, going = dict(self._kept), trials[self._ended :]
-        for trial in going:
-            self._note(trial, known)
-        running = (self._points.find(t.params) for t in going if t.state is TrialState.RUNNING)
-        return known, frozenset(index for index in running if index is not None) - known.keys()
-
-    def _note(self, trial: FrozenTrial, known: dict[int, float]) -> None:
-        index = self._points.find(trial.params)
-        if index is not None and trial.state is TrialState.COMPLETE and trial.value is not None:
-            known[index] = math.inf if trial.user_attrs.get(FAILED) else trial.value
