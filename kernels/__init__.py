@@ -19,6 +19,7 @@ __all__ = [
     "compiler_identity",
     "current_fingerprint",
     "family",
+    "keep_compiler_key",
 ]
 
 
@@ -40,6 +41,16 @@ def compiler_identity() -> str:
     from tunekit.kernels.fingerprint import compiler_identity as identity
 
     return identity()
+
+
+def keep_compiler_key() -> None:
+    """Have this process, and its forks, know what Triton names its own files by in its cache.
+
+    It hashes them at the first compilation, half a second's work, and remembers.
+    """
+    from tunekit.kernels.fingerprint import keep_compiler_key as keep
+
+    keep()
 
 
 def current_fingerprint(family_name: str, variant: str) -> Fingerprint | None:

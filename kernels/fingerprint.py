@@ -6,6 +6,7 @@ moving a kernel to another file or line keeps its rows, which Triton's own `cach
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -73,6 +74,14 @@ def compiler_identity() -> str:
     settings = {name: os.environ.get(name, "") for name in CODE_SWITCHES}
     switches = "".join(f"+{name}-{value}" for name, value in settings.items() if value)
     return f"triton-{triton.__version__}{_ptxas()}{switches}"
+
+
+def keep_compiler_key() -> None:
+    """Have Triton hash its own files now; where it has no such call it will when it compiles."""
+    with contextlib.suppress(ImportError, OSError):
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 def _ptxas() -> str:

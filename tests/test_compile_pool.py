@@ -125,6 +125,46 @@ def test_a_worker_that_died_idle_is_replaced(pools):
     assert result(pool, problem(64), config(64)).status is Status.OK
 
 
+def test_the_process_that_forks_workers_may_die_while_they_build(pools):
+    pool = pools({config(32): 1.0, config(64): "abort"}, workers=2)
+    slow = pool.submit(problem(64), config(32), H200)
+    assert result(pool, problem(64)).status is Status.OK
+    os.kill(pool.pids[0], signal.SIGKILL)
+    failed = result(pool, problem(64), config(64))
+    assert failed.status is Status.COMPILE_ERROR
+    assert "LLVM ERROR: cannot select this" in failed.error
+    assert slow.result(60).status is Status.OK
+    assert result(pool, problem(64), config(128)).status is Status.OK
+    assert until(lambda: len(pool.pids) == 3)
+
+
+def test_workers_are_replaced_by_forks_of_the_same_process(pools):
+    pool = pools({config(64): "exit"})
+    for one in (problem(64), problem(64, 513), problem(64, 512, 513)):
+        assert result(pool, one, config(64)).status is Status.COMPILE_ERROR
+        assert result(pool, one, config(32)).status is Status.OK
+        first, worker = pool.pids
+        status = Path(f"/proc/{worker}/status").read_text()
+        assert f"PPid:\t{first}\n" in status
+        assert first == pool.pids[0]
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_host_that_allows_no_more_files_is_one_error(monkeypatch, pools, at):
+    """At once where nothing could be started, else as the result of whatever is asked for."""
+    made, create = [], os.memfd_create
+
+    def refuse(name):
+        made.append(name)
+        if len(made) >= at:
+            raise OSError(24, "Too many open files")
+        return create(name)
+
+    monkeypatch.setattr("tunekit.child.os.memfd_create", refuse)
+    with pytest.raises(TuneError, match="no compiler can be started here: Too many open files"):
+        result(pools({}, workers=4), problem(64))
+
+
 def test_workers_that_cannot_start_end_the_wait(monkeypatch, pools):
     monkeypatch.setattr(compile_pool, "_NO_GPU", {"PYTHONHOME": "/nowhere"})
     pool = pools({})

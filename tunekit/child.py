@@ -1,10 +1,11 @@
-"""Processes of our own: fresh interpreters that answer over a pipe and never outlive us.
+"""Processes of our own: they answer over a pipe and never outlive us.
 
 A child leads a session of its own, so Ctrl-C at the terminal reaches us alone, and what it starts
 (a compiler's assembler) is in its process group and ends with it. When this process ends, however
 it ends, the kernel sends SIGKILL to that group: the child holds one end of a pipe whose other end
-only we have. It is started by exec and imports what it is told to, not the caller's main script.
-What it prints is kept from our own output and asked for when it dies.
+only we have. It is started by exec, as a fresh interpreter that imports what it is told to and not
+the caller's main script, or forked by another child (`tunekit.nursery`). What it prints is kept
+from our own output and asked for when it dies.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -33,6 +35,9 @@ _KILL_WAIT_S = 20.0
 """A process in the middle of a driver call ends only when that returns."""
 
 _LAST_BYTES = 8192
+
+_lifeline = -1
+"""The descriptor of this process's own lifeline, where it is a child."""
 
 
 class ChildError(RuntimeError):
@@ -46,15 +51,48 @@ class Raised:
     traceback: str
 
 
+class Ends(NamedTuple):
+    """The descriptors a child is given: its ends of two pipes, and the file it prints to."""
+
+    pipe: int
+    lifeline: int
+    output: int
+
+
+class Process(Protocol):
+    """A process as whoever started it sees it. `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, minus a signal's number if that ended it; None: none is known."""
+
+    def wait(self, timeout: float) -> int | None:
+        """Wait until it has ended, and return the same.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not.
+        """
+
+
 class Child:
     """A process that runs `serve(connection, *args)`.
 
     `serve` and `args` are pickled, so the function must be one of an importable module. `environ`
-    is set in the child alone, before it imports anything.
+    is set in the child alone, before it imports anything. `start` starts it in another way.
+
+    Raises:
+        OSError: this host allows no more files, memory or processes.
     """
 
     def __init__(
-        self, serve: Callable[..., None], *args: Any, environ: Mapping[str, str] | None = None
+        self,
+        serve: Callable[..., None],
+        *args: Any,
+        environ: Mapping[str, str] | None = None,
+        start: Callable[[Ends], Process] | None = None,
     ) -> None:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             self.connection, pipe = Pipe()
@@ -66,16 +104,8 @@ class Child:
             # In memory: a full disk takes nothing from it.
             self._output = os.memfd_create("tunekit")
             ours.callback(os.close, self._output)
-            ends = (pipe.fileno(), lifeline)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, ends)],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                pass_fds=ends,
-                start_new_session=True,
-                env={**os.environ, **(environ or {})},
-            )
+            start = start or partial(_execute, environ or {})
+            self._process = start(Ends(pipe.fileno(), lifeline, self._output))
             ours.pop_all()  # it has started: they stay open until it is killed
         self.send((serve, args))
 
@@ -110,7 +140,7 @@ class Child:
             code = self._process.wait(_EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             return "stopped answering"
-        how = f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
+        how = _told(code)
         words = self._last_words()
         return f"{how}: {words}" if words else how
 
@@ -140,11 +170,29 @@ class Child:
         return (telling or lines or [""])[-1 if not telling else 0][:300]
 
 
-def _signal_name(number: int) -> str:
+def _execute(environ: Mapping[str, str], ends: Ends) -> Process:
+    """Start a child as a fresh interpreter."""
+    kept = (ends.pipe, ends.lifeline)
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, kept)],
+        stdin=subprocess.DEVNULL,
+        stdout=ends.output,
+        stderr=subprocess.STDOUT,
+        pass_fds=kept,
+        start_new_session=True,
+        env={**os.environ, **environ},
+    )
+
+
+def _told(code: int | None) -> str:
+    if code is None:
+        return "ended, and nothing saw how"
+    if code >= 0:
+        return f"ended with exit code {code}"
     try:
-        return signal.Signals(number).name
+        return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
-        return f"signal {number}"
+        return f"was ended by signal {-code}"
 
 
 def forget_output() -> None:
@@ -157,6 +205,8 @@ def forget_output() -> None:
 
 def main(pipe: int, lifeline: int) -> None:
     """Be a child: run what the parent sends over the pipe with this file descriptor."""
+    global _lifeline
+    _lifeline = lifeline
     _die_with_parent(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(pipe)
@@ -167,6 +217,12 @@ def main(pipe: int, lifeline: int) -> None:
         os.killpg(0, signal.SIGKILL)
     except Exception:
         connection.send(Raised(traceback.format_exc()))
+
+
+def become(pipe: int, lifeline: int) -> None:
+    """Be another child, in a fork of one, which must not keep open what is that one's own."""
+    os.close(_lifeline)
+    main(pipe, lifeline)
 
 
 def _die_with_parent(lifeline: int) -> None:

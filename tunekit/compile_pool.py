@@ -1,10 +1,11 @@
 """Compiles configs on all cores while the device is busy with others.
 
-Workers never touch a GPU and leave what they build in Triton's own cache, where the launch finds it
-under the key it would have used itself. Kernels do not depend on sizes, only on what Triton
-specialises on, so configs of many problems share one compilation. A compiler that aborts or hangs
-takes one worker along, with the assembler it may have started, and nothing else. Where several runs
-or the workers of one share the cache, what one builds another leaves for later, and then finds.
+Workers are forks of one process that has loaded what they need (`nursery`). They never touch a GPU
+and leave what they build in Triton's own cache, where the launch finds it under the key it would
+have used itself. Kernels do not depend on sizes, only on what Triton specialises on, so configs of
+many problems share one compilation. A compiler that aborts or hangs takes one worker along, with
+the assembler it may have started, and nothing else. Where several runs or the workers of one share
+the cache, what one builds another leaves for later, and then finds.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from typing import Any
 
 from tunekit.build_claims import build_number
 from tunekit.child import Child, ChildError
-from tunekit.compiler import Build, Compiled, Elsewhere, Unwritable, compile_config, serve
+from tunekit.compiler import Build, Compiled, Elsewhere, Unwritable, compile_config, prepare, serve
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import TuneError, TunekitError
 from tunekit.kernels import family
 from tunekit.key import Problem
+from tunekit.nursery import Nursery
 from tunekit.space import Space
 from tunekit.trial import Status
 
@@ -66,7 +68,7 @@ class _Worker:
 
 
 class CompilePool:
-    """A pool of compiler processes. They start at once, before the device is known."""
+    """A pool of compiler processes. They start at once, or it is a `TuneError`."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class CompilePool:
         self.seconds = 0.0
         """Time that compilations took, of all workers together."""
         self._build = build or compile_config
+        self._nursery = Nursery(prepare, self._build, environ=_NO_GPU)
         self._known: dict[Hashable, Future[Compiled]] = {}
         self._spaces: dict[tuple[Problem, DeviceInfo], Future[Space]] = {}
         self._queue: deque[_Task] = deque()
@@ -89,7 +92,8 @@ class CompilePool:
         self._stopping = False
         self._broken: Exception | None = None
         self._deaths = 0
-        self._workers = [self._start() for _ in range(workers or cores())]
+        self._wanted = workers or cores()
+        self._workers: list[_Worker] = []
         self._thread = threading.Thread(target=self._run, name="tunekit-compile", daemon=True)
         self._thread.start()
 
@@ -134,8 +138,8 @@ class CompilePool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the workers."""
-        return [worker.child.pid for worker in self._workers]
+        """The process that forks workers, and those it has forked by now."""
+        return [self._nursery.pid, *(worker.child.pid for worker in self._workers)]
 
     def close(self) -> None:
         """End the workers, finished or not. What is still pending is cancelled."""
@@ -146,33 +150,48 @@ class CompilePool:
         self._thread.join()
         os.close(self._bell)
         for worker in self._workers:
+            worker.child.end()  # all at once, before the first is waited for
+        for worker in self._workers:
             worker.child.kill()
+        self._nursery.kill()
         asked: list[Future[Any]] = [*self._known.values(), *self._spaces.values()]
         for future in asked:
             future.cancel()
 
-    def _start(self) -> _Worker:
-        return _Worker(Child(serve, self._build, environ=_NO_GPU))
-
     def _run(self) -> None:
         try:
-            while not self._stopping and self._broken is None:
+            while not self._stopping:
+                grown = self._grow()
                 self._assign()
-                self._listen()
+                self._listen(waiting=not grown)
                 self._end_late()
+        except (TuneError, ChildError) as error:
+            self._broken = error
         finally:
             if not self._stopping:  # whoever waits for a result must not wait for ever
                 self._break(self._broken or ChildError("the compile pool's own thread failed"))
 
-    def _listen(self) -> None:
-        """Wait until a worker answers, ends or is late, or somebody rings."""
+    def _grow(self) -> bool:
+        """Start one worker if any is lacking, and say so. It gets work before the next starts."""
+        if not self._nursery.is_ready or len(self._workers) == self._wanted:
+            return False
+        child = self._nursery.fork(serve, self._build)
+        if child is not None:
+            self._workers.append(_Worker(child))
+        return True
+
+    def _listen(self, *, waiting: bool) -> None:
+        """Hear who answers or ends; if there is nothing else to do until one does or is late."""
         busy = [w for w in self._workers if w.task is not None and w.task.config is not None]
         ends = [worker.started + self.timeout_s for worker in busy]
         ends += [self._later[0][0]] if self._later else []
         left = max(0.0, min(ends) - time.monotonic()) if ends else None
+        left = left if waiting else 0.0
         by_connection = {worker.child.connection: worker for worker in self._workers}
-        for ready in wait([self._bell, *by_connection], left):
-            if isinstance(ready, Connection):
+        for ready in wait([self._bell, self._nursery.connection, *by_connection], left):
+            if ready is self._nursery.connection:
+                self._nursery.hear()
+            elif isinstance(ready, Connection):
                 self._hear(by_connection[ready])
             else:
                 os.eventfd_read(self._bell)
@@ -201,13 +220,10 @@ class CompilePool:
         except EOFError:
             self._died(worker, f"the compiler {worker.child.ended()}")
             return
-        except ChildError as error:
-            self._break(error)
-            return
         if isinstance(message, Unwritable):
-            self._break(TuneError(message.reason))
-        elif isinstance(message, Compiled):
-            self._deaths = 0
+            raise TuneError(message.reason)
+        if isinstance(message, Compiled):
+            self._deaths = self._nursery.deaths = 0
             self._finish(worker, message)
         elif isinstance(message, (Space, TunekitError)):
             self._take_space(worker, message)
@@ -235,7 +251,7 @@ class CompilePool:
             if now - worker.started >= self.timeout_s:
                 text = f"the compiler ran over {self.timeout_s:g} s"
                 self._finish(worker, Compiled(Status.TIMEOUT, text))
-                self._replace(worker)
+                self._remove(worker)
 
     def _died(self, worker: _Worker, how: str) -> None:
         if worker.begun and worker.task is not None and worker.task.config is not None:
@@ -246,14 +262,13 @@ class CompilePool:
                 with self._lock:
                     self._queue.appendleft(worker.task)
             _log.debug("an idle worker died: %s", how)
-            if self._deaths > max(MOST_DEATHS, len(self._workers)):
-                self._break(TuneError(f"nothing can be compiled here: {how}"))
-                return
-        self._replace(worker)
+            if self._deaths > max(MOST_DEATHS, self._wanted):
+                raise TuneError(f"nothing can be compiled here: {how}")
+        self._remove(worker)
 
-    def _replace(self, worker: _Worker) -> None:
+    def _remove(self, worker: _Worker) -> None:
         worker.child.kill()
-        self._workers[self._workers.index(worker)] = self._start()
+        self._workers.remove(worker)
 
     def _finish(self, worker: _Worker, outcome: Compiled) -> None:
         task, worker.task, worker.begun = worker.task, None, False

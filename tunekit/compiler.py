@@ -13,7 +13,7 @@ from tunekit.child import forget_output
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import TunekitError
-from tunekit.kernels import FAMILIES, family
+from tunekit.kernels import FAMILIES, family, keep_compiler_key
 from tunekit.key import Problem
 from tunekit.space import Space
 from tunekit.trial import Status
@@ -48,12 +48,17 @@ class Elsewhere:
 Build = Callable[[Problem, Config, DeviceInfo], Compiled]
 
 
-def serve(connection: Connection, build: Build) -> None:
-    """Be a worker: compile what comes over the connection, until it closes."""
+def prepare(build: Build) -> None:
+    """Load what compilers need, in the process that they are forks of."""
     os.nice(NICENESS)
     if build is compile_config:
         for name in FAMILIES:
             family(name)  # takes seconds to import, which no compilation is to be charged for
+        keep_compiler_key()
+
+
+def serve(connection: Connection, build: Build) -> None:
+    """Be a worker: compile what comes over the connection, until it closes."""
     claims = BuildClaims()
     connection.send("ready")
     while True:

@@ -58,12 +58,14 @@ class GpuRunner:
 
         Raises:
             DeviceError: there is no GPU with this index.
+            TuneError: this host allows no more files, memory or processes.
         """
         environ: dict[str, str] = {}
         if open_device is None:
             require(index)
             environ, index = _only(index)
         opened = open_device or open_gpu
+        self._pool = CompilePool(workers=workers, build=build)
         self._schedule = Schedule()
         self._process = MeasuringProcess(
             lambda: Child(serve, opened, index, seed, environ=environ),
@@ -71,7 +73,6 @@ class GpuRunner:
             limits=limits,
         )
         self._schedule.ring = self._process.ring
-        self._pool = CompilePool(workers=workers, build=build)
         self._lock_folder = lock_folder
         self._lock: GpuLock | None = None
         self._vendor: dict[Problem, Measurement | None] = {}
