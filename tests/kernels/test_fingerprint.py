@@ -17,6 +17,7 @@ from tunekit.kernels.fingerprint import (
     CODE_SWITCHES,
     compiler_identity,
     fingerprint,
+    keep_compiler_key,
     source_hash,
 )
 from tunekit.kernels.matmul_family import MatmulFamily
@@ -120,3 +121,12 @@ def test_a_wider_space_keeps_the_rows_of_the_narrower(monkeypatch):
     assert after.fingerprint("pointer") == before.fingerprint("pointer")
     for config in before.space(problem, device).configs[::50]:
         assert after.violation(config, problem, device) is None
+
+
+def test_triton_hashes_its_own_files_before_the_first_compilation(monkeypatch):
+    cache = triton.runtime.cache
+    cache.triton_key.cache_clear()
+    keep_compiler_key()
+    assert cache.triton_key.cache_info().currsize == 1
+    monkeypatch.delattr(cache, "triton_key")
+    keep_compiler_key()  # a Triton that has no such call does so when it compiles
