@@ -126,6 +126,13 @@ def test_killing_a_fork_kills_what_it_started_and_nothing_else(fork):
     assert answer(other, "state")
 
 
+def test_a_fork_can_be_killed_as_soon_as_it_is_there(fork):
+    for _ in range(20):
+        child = fork()  # leads a group of its own by now, or there was none to kill
+        child.kill()
+        assert not Path(f"/proc/{child.pid}").exists()
+
+
 def test_no_process_keeps_open_what_is_anothers(nursery, fork, forked):
     children = [fork() for _ in range(3)]
     children[1].kill()
