@@ -38,6 +38,8 @@ def page(folder: Path) -> str:
     lines = [HEAD.format(**records[0])]
     for record in records:
         lines += scaled(record)
+    tunes = sorted(folder.glob("workers-*.json"), key=lambda path: len(path.name))
+    lines += on_gpus([json.loads(path.read_text()) for path in tunes]) if tunes else []
     lines += needed(records[0])
     kills = sorted(folder.glob("fleet-kills-*.json"))
     lines += killed([json.loads(path.read_text()) for path in kills]) if kills else []
@@ -60,6 +62,36 @@ def scaled(record: dict[str, Any]) -> list[str]:
     if "load_of_the_machine_before" in record:
         lines[-1] += f" Load of the machine before: {record['load_of_the_machine_before'][0]}."
     return lines
+
+
+def on_gpus(records: list[dict[str, Any]]) -> list[str]:
+    """Return the table of whole tunes on one GPU and on several of a host."""
+    first = records[0]
+    lines = [
+        "",
+        f"## {len(first['devices'])} GPUs of one host",
+        "",
+        f"{first['devices'][0]}, driver {first['driver']}, torch {first['torch']}, Triton"
+        f" {first['triton']}, {first['cpu_cores']} CPU cores for whichever number of workers. The"
+        " suite, from empty caches and with nothing compiled. Seconds of a worker: busy is"
+        " verifying and timing, waiting is for a compilation.",
+        "",
+        "| trials a key | workers | wall, s | of the first | busy | waiting | search, s"
+        " | cuBLAS over ours |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for record in records:
+        alone = record["runs"][0]["wall_s"]
+        for run in record["runs"]:
+            spent, workers = run["spent"], run["workers"]
+            busy = (spent["verify_s"] + spent["time_s"]) / workers
+            lines.append(
+                f"| {record['trials_each']} | {workers} | {run['wall_s']:.1f}"
+                f" | {run['wall_s'] / alone:.2f} | {busy:.1f} | {spent['compile_s'] / workers:.1f}"
+                f" | {spent['search_s']:.1f} | {run['ratio_geomean']:.3f} |"
+            )
+    commands = [f"`{record['command']}`, {record['date'][:10]}" for record in records]
+    return [*lines, "", "; ".join(commands) + "."]
 
 
 def needed(record: dict[str, Any]) -> list[str]:
