@@ -27,6 +27,7 @@ from tunekit.kernels.operands import (
 )
 from tunekit.kernels.padded import PaddedTiles
 from tunekit.kernels.persistent import PersistentTiles
+from tunekit.kernels.phased import PhasedRows
 from tunekit.kernels.pointer import PointerTiles
 from tunekit.kernels.protocol import KernelCall, Launch, Prepared, Variant
 from tunekit.kernels.streamk import StreamK
@@ -60,6 +61,7 @@ VARIANTS: tuple[Variant, ...] = (
     SwappedOperands(),
     MatrixVector(),
     PaddedTiles(),
+    PhasedRows(),
     *TURNED,
     *TURNED_FMA,
     *warp_specialised(),

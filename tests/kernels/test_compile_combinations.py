@@ -26,6 +26,7 @@ BATCHED = {**SQUARE, "dtype": "bfloat16", "m": 512, "n": 512, "k": 512, "batch":
 WIDER = {**SQUARE, "dtype": "float16", "out_dtype": "float32"}
 TF32 = {**SQUARE, "dtype": "float32", "precision": "tf32"}
 FULL = {**SQUARE, "dtype": "float32", "precision": "ieee"}
+CROSSING = {**SQUARE, "dtype": "bfloat16", "m": 1000, "n": 1000, "k": 1000}
 FEW = {"m": 16, "k": 8192}
 ONE = {"m": 1, "k": 8192}
 
@@ -54,6 +55,7 @@ HALVES = switched("persistent", 128, 128, 64, warps=8, stages=4, epilogue=2, res
 SWAPPED = switched("swapped", 16, 64, 128, warps=4, stages=4, parts=4, shared=0, tma=1)
 GEMV = Config("gemv", 1, 8, 1024, num_warps=4, num_stages=3)
 TURNED = switched("turned", 128, 128, 32, warps=8, stages=4, copy=0, shared=0)
+PHASES = Config("phased", 128, 64, 64, num_warps=4, num_stages=7)
 THREADS = Config("turned-pointer", 64, 64, 32, group_size=8, num_warps=4, num_stages=3)
 FEW_THREADS = switched("turned-swapped", 16, 64, 64, warps=4, stages=3, parts=2, shared=0, tma=0)
 ROUND = switched(
@@ -66,7 +68,7 @@ CASES = [
     (HOPPER, {**ROWS, **FEW}, SWAPPED), (HOPPER, {**INT8, **ONE}, GEMV), (TMA, ROWS, TILES),
     (EVERYWHERE, {**FULL, "layout": "nt"}, THREADS),
     (EVERYWHERE, {**FULL, **FEW, "layout": "nt"}, FEW_THREADS),
-    (HOPPER, {**TF32, "layout": "nn"}, TURNED), (TMA, BATCHED, HALVES),
+    (TMA, {**CROSSING}, PHASES), (HOPPER, {**TF32, "layout": "nn"}, TURNED), (TMA, BATCHED, HALVES),
     (FLOAT8, TENSOR, NARROW), (EVERYWHERE, {**INT8, **FEW}, NARROW), (HOPPER, TENSOR, GOING),
     (HOPPER, {**INT8, "layout": "tn"}, ROUND), (HOPPER, {**INT8, "m": 64, "n": 64}, PARTS),
     (EVERYWHERE, {**BATCHED, "layout": "tn"}, pointer(64, 64, 64, warps=4, stages=3)),
