@@ -32,7 +32,8 @@ from tunekit.tuner import Task, run
 
 def halves(recording: Recording) -> list[list[Problem]]:
     """Return the problems as two halves of like sizes."""
-    problems = [p for p in sorted(recording.problems) if p.dtype == "bfloat16"]
+    plain = ("bfloat16", "nt", 1)
+    problems = [p for p in sorted(recording.problems) if (p.dtype, p.layout, p.batch) == plain]
     return [problems[0::2], problems[1::2]]
 
 

@@ -53,6 +53,7 @@ PROBLEMS = {
     "swapped": Problem("matmul", 16, 256, 256, "bfloat16"),
     "gemv": Problem("matmul", 1, 256, 256, "bfloat16"),
     "padded": Problem("matmul", 128, 256, 255, "bfloat16", aligned=False),
+    "phased": Problem("matmul", 1000, 256, 1000, "bfloat16"),
     "gluon": Problem("matmul", 128, 256, 256, "bfloat16"),
 }
 """A small problem for each variant; `split` asks for a config with a workspace.

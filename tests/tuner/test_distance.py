@@ -34,9 +34,9 @@ def test_a_whole_space_leaves_no_distance(make_runner, store, tasks):
 def test_a_run_that_has_only_the_finals_to_do_states_it_too(make_runner, store, tasks):
     runner = make_runner()
     runner.broken_finals = lambda config: "out of luck"
-    assert tune(runner, store, tasks[:1]) == []
+    assert tune(runner, store, tasks[:1], 24) == []  # more than are tried in vain as finalists
     again = make_runner()
-    (best,) = tune(again, store, tasks[:1])
+    (best,) = tune(again, store, tasks[:1], 24)
     assert again.screened == []
     assert best.distance is not None
 
