@@ -141,10 +141,10 @@ def in_unit(size: int, itemsize: int) -> tuple[int, int]:
     """Return a size in units of 16 bytes and that unit, or in elements where it is not whole.
 
     The kernel multiplies them, so the compiler knows that rows start at whole 16 bytes, and one
-    binary serves every such size.
+    binary serves every such size. What passes 32 bits stays in elements, as in `in_units`.
     """
     whole = 16 // itemsize
-    return (size // whole, whole) if size % whole == 0 else (size, 1)
+    return (size // whole, whole) if size % whole == 0 and size < 1 << 31 else (size, 1)
 
 
 def batch_strides(*strides: Strides) -> tuple[int, ...]:

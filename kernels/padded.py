@@ -217,7 +217,8 @@ def _copy_of(
     lines, length = (rows, columns) if stored else (columns, rows)
     line, inner = (row_stride, column_stride) if stored else (column_stride, row_stride)
     vector = 16 // matrix.dtype.itemsize
-    units = gcd(length, vector), gcd(line, vector)
+    # What passes 32 bits stays in elements: only so does it arrive as a 64-bit argument.
+    units = gcd(length, vector), gcd(line, vector) if line < 1 << 31 else 1
     whole = LINE_BYTES // matrix.dtype.itemsize
     leading = rules.ceil_div(length, whole)
     sizes = (0 if keep else lines, length // units[0], line // units[1], inner, leading)

@@ -89,7 +89,11 @@ def phases_of(pitch: int, itemsize: int) -> int:
 
 
 def _natural_phases(problem: Problem) -> int:
-    return phases_of(problem.leading_dimensions()[0], ITEMSIZE[problem.dtype])
+    """Return the phases of rows that lie as closely as aligned ones can."""
+    size = ITEMSIZE[problem.dtype]
+    whole = 16 // size
+    pitch = rules.ceil_div(problem.leading_dimensions()[0], whole) * whole
+    return phases_of(pitch, size)
 
 
 def of_one_phase(problem: Problem) -> Problem:

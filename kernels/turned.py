@@ -175,6 +175,16 @@ class TurnedTiles:
         return self._multiplier.shared_bytes(config, as_turned(problem), device)
 
 
+def unit_of(strides: tuple[int, int], whole: int) -> int:
+    """Return the unit that a matrix's strides come in, at most `whole` elements.
+
+    A stride of 1 is a constant of the kernel, and the unit that of the other. What passes 32 bits
+    stays in elements: only so does it arrive as a 64-bit argument.
+    """
+    apart = [stride for stride in strides if stride != 1] or [1]
+    return gcd(*apart, whole) if max(apart) < 1 << 31 else 1
+
+
 def _in_units(problem: Problem, a: Any, b: Any) -> tuple[tuple[int, ...], dict[str, int]]:
     """Return the sizes and strides of both operands in their units, and the units by name."""
     whole = 16 // ITEMSIZE[problem.dtype]
@@ -187,9 +197,7 @@ def _in_units(problem: Problem, a: Any, b: Any) -> tuple[tuple[int, ...], dict[s
     ):  # fmt: skip
         units[f"{name}_LINES_UNIT"] = gcd(size, whole)
         units[f"{name}_ALONG"] = 1 if depth == 1 else 0 if line == 1 else 2
-        # What is 1 is a constant of the kernel, and the unit that of the other.
-        apart = [stride for stride in (line, depth) if stride != 1] or [1]
-        units[f"{name}_UNIT"] = gcd(*apart, whole)
+        units[f"{name}_UNIT"] = unit_of((line, depth), whole)
         strides += [line // units[f"{name}_UNIT"], depth // units[f"{name}_UNIT"]]
     sizes = (
         problem.m // units["A_LINES_UNIT"], problem.n // units["B_LINES_UNIT"],

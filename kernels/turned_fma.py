@@ -22,7 +22,7 @@ from tunekit.kernels.padded import LINE_BYTES, copy_in_memory
 from tunekit.kernels.pointer import PointerTiles
 from tunekit.kernels.protocol import KernelCall, Variant
 from tunekit.kernels.swapped import SwappedOperands
-from tunekit.kernels.turned import TURN_BLOCKS, turning_kernel
+from tunekit.kernels.turned import TURN_BLOCKS, turning_kernel, unit_of
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
@@ -45,7 +45,7 @@ def turned_copy(matrix: Any, purpose: str, problem: Problem) -> tuple[Any, Kerne
     copy = copy_in_memory(matrix, purpose, strides, problem.k * leading)
     lines, depth, warps = TURN_BLOCKS[0]
     blocks = rules.ceil_div(problem.k, lines) * rules.ceil_div(other, depth)
-    unit = gcd(*([one for one in (along_k, across) if one != 1] or [1]), whole)
+    unit = unit_of((along_k, across), whole)
     sizes = (problem.k // gcd(problem.k, whole), other // gcd(other, whole))
     apart = (along_k // unit, across // unit)
     options = {

@@ -83,6 +83,14 @@ def test_a_child_runs_with_its_arguments_in_a_group_and_environment_of_its_own(c
     assert capfd.readouterr() == ("", "")
 
 
+def test_what_is_no_text_in_the_path_is_passed_over_as_imports_do(serve, monkeypatch):
+    monkeypatch.setattr(sys, "path", [Path("/no/text"), *sys.path])
+    child = Child(serve)
+    child.send("state")
+    assert child.recv()[-1] == sys.path[1:]
+    assert child.kill()
+
+
 def test_how_a_child_ended_is_told_with_its_last_words(child):
     child.send("abort")
     with pytest.raises(EOFError):

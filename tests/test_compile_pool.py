@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -20,6 +21,7 @@ from tunekit.device import KNOWN_DEVICES
 from tunekit.errors import TuneError, TunekitError
 from tunekit.kernels.matmul_family import MATMUL
 from tunekit.key import Problem
+from tunekit.nursery import Fork
 from tunekit.trial import Status
 
 H200 = KNOWN_DEVICES["sm_90"]
@@ -180,6 +182,29 @@ def test_a_closed_pool_leaves_no_process_and_nobody_waiting(pools):
     with pytest.raises(CancelledError):
         pending.result(10)
     assert all(until(lambda pid=pid: not Path(f"/proc/{pid}").exists()) for pid in pids)
+
+
+def test_a_nursery_that_hangs_is_waited_for_once_as_a_pool_closes(pools, monkeypatch):
+    monkeypatch.setattr("tunekit.child._KILL_WAIT_S", 0.5)
+    pool = pools({}, workers=4)
+    result(pool, problem(512))
+    end = time.monotonic() + 60
+    while len(pool.pids) < 5 and time.monotonic() < end:
+        time.sleep(0.01)
+    waits = []
+    wait = Fork.wait
+
+    def seen(fork, timeout):
+        try:
+            return wait(fork, timeout)
+        except subprocess.TimeoutExpired:
+            waits.append(fork)
+            raise
+
+    monkeypatch.setattr(Fork, "wait", seen)
+    os.kill(pool.pids[0], signal.SIGSTOP)
+    pool.close()
+    assert len(waits) == 1
 
 
 def test_compilers_see_no_gpu_and_yield_to_what_measures(fakes):

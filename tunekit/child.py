@@ -150,16 +150,20 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def kill(self) -> None:
-        """End the child, and all that it started."""
+    def kill(self) -> bool:
+        """End the child, and all that it started; return whether its end was seen in time."""
+        seen = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(_KILL_WAIT_S)
+        except subprocess.TimeoutExpired:
+            seen = False
         if not self.connection.closed:
             self.connection.close()
             os.close(self._lifeline)
             os.close(self._output)
+        return seen
 
     def _last_words(self) -> str:
         """Return the line it printed that best says what went wrong."""
@@ -173,8 +177,9 @@ class Child:
 def _execute(environ: Mapping[str, str], ends: Ends) -> Process:
     """Start a child as a fresh interpreter."""
     kept = (ends.pipe, ends.lifeline)
+    path = [one for one in sys.path if isinstance(one, str)]  # as an import reads it
     return subprocess.Popen(
-        [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, kept)],
+        [sys.executable, "-c", _BOOT, json.dumps(path), *map(str, kept)],
         stdin=subprocess.DEVNULL,
         stdout=ends.output,
         stderr=subprocess.STDOUT,

@@ -152,7 +152,8 @@ class CompilePool:
         for worker in self._workers:
             worker.child.end()  # all at once, before the first is waited for
         for worker in self._workers:
-            worker.child.kill()
+            if not worker.child.kill():
+                self._nursery.kill()  # it hangs: nobody is to wait for it once for each worker
         self._nursery.kill()
         asked: list[Future[Any]] = [*self._known.values(), *self._spaces.values()]
         for future in asked:

@@ -86,6 +86,17 @@ def test_rows_start_again_at_the_same_place_of_a_line(pitch, itemsize, phases):
     assert pitch * itemsize * phases % 128 == 0
 
 
+@pytest.mark.parametrize(("k", "phases"), [(1023, 1), (1001, 4), (1050, 2), (1000, 8)])
+def test_aligned_rows_of_odd_length_have_the_phases_of_the_pitch_they_have(k, phases):
+    problem = Problem("matmul", 1000, 1000, k, "bfloat16", layout="nt")
+    assert of_one_phase(problem).batch == phases
+    space = FAMILY.space(problem, H200)
+    assert bool(space.configs) == (phases > 1)
+    a, b, out = stand_ins(problem)
+    for config in space.configs[:1]:
+        assert PhasedRows().call(config, problem, H200, a, b, out).grid[2] == phases
+
+
 def test_it_is_for_rows_that_cross_lines_on_gpus_that_load_by_tma():
     crossing = Problem("matmul", 1000, 1000, 1000, "bfloat16", layout="nt")
     assert FAMILY.space(crossing, H200).configs
