@@ -281,3 +281,16 @@ def test_gradients_go_through_a_wider_result():
     tunekit.matmul(a, b, out_dtype=torch.float32).sum().backward()
     assert a.grad.dtype is torch.float16
     torch.testing.assert_close(a.grad, b.detach().sum(1).expand(4, 4), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 5), (4, 0, 5), (4, 5, 0)])
+@pytest.mark.parametrize(
+    ("narrow", "wide"), [(torch.int8, torch.int32), (torch.bfloat16, torch.float32)]
+)
+@pytest.mark.parametrize("backend", ["auto", "triton"])
+def test_an_empty_or_zero_product_has_no_kernel_to_ask_for(sizes, narrow, wide, backend):
+    m, n, k = sizes
+    a, b = torch.ones(m, k).to(narrow), torch.ones(k, n).to(narrow)
+    with tunekit.policy(backend=backend):
+        found = tunekit.matmul(a, b, out_dtype=wide)
+    assert torch.equal(found, torch.zeros(m, n, dtype=wide))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tunekit import gpu_runner
 from tunekit.child import ChildError
 from tunekit.config import Config
 from tunekit.errors import DeviceError, TuneError
@@ -317,3 +318,23 @@ def test_closing_ends_every_process_at_once(make_runner):
     runner.close()  # twice does no harm
     thread.join(10)
     assert errors == ["the runner was closed"]
+
+
+def test_a_host_that_lets_nothing_measure_is_one_error_and_leaves_nothing(make_runner, monkeypatch):
+    made, create = [], os.memfd_create
+    pools = []
+    pool = gpu_runner.CompilePool
+    monkeypatch.setattr(
+        gpu_runner, "CompilePool", lambda **given: pools.append(pool(**given)) or pools[0]
+    )
+
+    def refuse(name):
+        made.append(name)
+        if len(made) > 1:  # the first is the nursery's
+            raise OSError(24, "Too many open files")
+        return create(name)
+
+    monkeypatch.setattr("tunekit.child.os.memfd_create", refuse)
+    with pytest.raises(TuneError, match="can be started here: Too many open files"):
+        make_runner({})
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pools[0].pids)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from tunekit.child import Child
@@ -67,11 +68,12 @@ class GpuRunner:
         opened = open_device or open_gpu
         self._pool = CompilePool(workers=workers, build=build)
         self._schedule = Schedule()
-        self._process = MeasuringProcess(
-            lambda: Child(serve, opened, index, seed, environ=environ),
-            self._schedule,
-            limits=limits,
-        )
+        start = partial(_measuring, opened, index, seed, environ)
+        try:
+            self._process = MeasuringProcess(start, self._schedule, limits=limits)
+        except TuneError:
+            self._pool.close()
+            raise
         self._schedule.ring = self._process.ring
         self._lock_folder = lock_folder
         self._lock: GpuLock | None = None
@@ -209,6 +211,19 @@ class GpuRunner:
             lock = GpuLock(self._ready.uuid, self._lock_folder)
             lock.acquire()
             self._lock = lock
+
+
+def _measuring(
+    opened: Callable[..., Opened], index: int, seed: int, environ: dict[str, str]
+) -> Child:
+    """Start a process that measures."""
+    try:
+        return Child(serve, opened, index, seed, environ=environ)
+    except OSError as error:
+        raise TuneError(
+            f"no process that measures can be started here: {error.strerror}. Raise this host's"
+            " limits (ulimit -a), or end what else runs, and run again"
+        ) from error
 
 
 def _only(index: int) -> tuple[dict[str, str], int]:

@@ -93,6 +93,7 @@ class MeasuringProcess:
         self._start = start
         self._source = feed
         self._limits = limits or Limits()
+        self._child = start()  # first: where it cannot be started nothing is left behind
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
         self._is_up = False
@@ -106,7 +107,6 @@ class MeasuringProcess:
         self._heard = self._since
         self._compiled = self._restarts = 0
         self._lock = threading.Lock()
-        self._child = start()
         self._thread = threading.Thread(target=self._run, name="tunekit-measuring", daemon=True)
         self._thread.start()
 

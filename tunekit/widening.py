@@ -119,7 +119,7 @@ def _product(
         result = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
         if computed(result, a, b, scope_of(how), how):
             return result
-    elif how.backend == "triton":
+    elif how.backend == "triton" and a.numel() and b.numel():  # else there is nothing to multiply
         raise ProblemError(
             f"backend='triton' gives {out_dtype} from {a.dtype} for two plain matrices, without"
             " gradients, and while nobody watches or traces the call"
