@@ -29,6 +29,7 @@ from tunekit.kernels.operands import dot_settings, in_unit
 from tunekit.kernels.padded import LINE_BYTES
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.sums import sum_settings
+from tunekit.kernels.tiles import MOST_ON_AXIS
 from tunekit.kernels.tma import shared_bytes
 from tunekit.kernels.tma_rules import TMA_RULES, TMA_WORTH, deep_rule
 from tunekit.key import ITEMSIZE, Problem
@@ -113,6 +114,12 @@ def _phased(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return None
 
 
+def _grid(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Keep rows of tiles on the grid's second axis, also those of a pitch that has one phase."""
+    tiles = rules.ceil_div(problem.m, config.block_m)
+    return f"{tiles} rows of tiles on an axis" if tiles > MOST_ON_AXIS else None
+
+
 def _on_one(rule: Rule) -> Rule:
     """Ask a rule about the products of the phases."""
 
@@ -140,6 +147,7 @@ class PhasedRows:
         },
         rules=(
             Rule("phases", _phased, ("variant",)),
+            Rule("grid", _grid, ("block_m",)),
             rules.PLAIN,
             rules.SINGLE,
             *map(_on_one, (*TMA_RULES, rules.POWER_OF_TWO, rules.REGISTERS)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -95,6 +97,14 @@ def test_aligned_rows_of_odd_length_have_the_phases_of_the_pitch_they_have(k, ph
     a, b, out = stand_ins(problem)
     for config in space.configs[:1]:
         assert PhasedRows().call(config, problem, H200, a, b, out).grid[2] == phases
+
+
+def test_rows_of_tiles_fit_on_the_grids_second_axis_whatever_the_pitch():
+    tall = Problem("matmul", 65536 * 64, 64, 72, "float16", layout="nt")
+    broken = FAMILY.violation(SMALL, tall, H200)
+    assert broken is not None
+    assert broken.rule == "grid"
+    assert FAMILY.violation(replace(SMALL, block_m=128), tall, H200) is None
 
 
 def test_it_is_for_rows_that_cross_lines_on_gpus_that_load_by_tma():
