@@ -37,18 +37,20 @@ BEHIND = """\
 - float8, large products (0.78 to 0.90): after 128 products a sum goes on in float32, as
   `torch._scaled_mm` does unless it is told to be fast. Triton waits for the tensor cores before
   each of these additions, so those two take turns. Products that memory limits do not feel it.
-- float8, 512 x 4096 x 14336: the same, and few tiles make whole waves.
+- float8, 512 x 4096 x 14336: the same, and few tiles make whole waves. 64 x 6144 x 4096 (0.95):
+  not known.
 - Scores of attention, batched (0.88): K is 128, two steps a tile, and C is eight times as large
   as both operands. What is left is the store, which does not overlap with the next tile's as the
   vendor's does; so we suppose, it was not taken apart.
 - tf32 in nn, 512 x 4096 x 14336 (0.62): B is copied to lie along K, 235 MB read and written for
-  512 rows, which at the bandwidth of a copy is 110 of the 277 us. 64 rows (0.90 and 0.94) are not
-  worth a copy, and are read across K by the threads.
+  512 rows, which at the bandwidth of a copy is 110 of the 277 us. 64 rows (0.94, in tn 0.90) are
+  not worth a copy, and are read across K by the threads; at 2048 cubed (0.90) the copy of B is, at that bandwidth,
+  a seventh of the time.
 - Full float32, large products (0.80 to 0.91): no tensor core multiplies it, and the threads reach
   44 of the vendor's 50 TFLOP/s: Triton does not schedule their reads of shared memory by hand. In
   nt the copy that `turned-pointer` makes is, at that bandwidth, 1 (4096 rows) to 8 % (512 rows)
   of the time; without it these stood at 0.38 to 0.58 (recorded the same day, before it was
-  there).
+  there). 64 rows and 512 cubed (0.94 to 0.97): there it is a larger part of a short product.
 - 512 x 4096 x 14336 in bfloat16: the power limit, as in nt ([kernels.md](kernels.md)).
 """
 """What is known of the products below 1, as of the recording of 2026-11-30."""
