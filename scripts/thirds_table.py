@@ -44,8 +44,8 @@ BEHIND = """\
   vendor's does; so we suppose, it was not taken apart.
 - tf32 in nn, 512 x 4096 x 14336 (0.62): B is copied to lie along K, 235 MB read and written for
   512 rows, which at the bandwidth of a copy is 110 of the 277 us. 64 rows (0.94, in tn 0.90) are
-  not worth a copy, and are read across K by the threads; at 2048 cubed (0.90) the copy of B is, at that bandwidth,
-  a seventh of the time.
+  not worth a copy, and are read across K by the threads; at 2048 cubed (0.90) the copy of B is,
+  at that bandwidth, a seventh of the time.
 - Full float32, large products (0.80 to 0.91): no tensor core multiplies it, and the threads reach
   44 of the vendor's 50 TFLOP/s: Triton does not schedule their reads of shared memory by hand. In
   nt the copy that `turned-pointer` makes is, at that bandwidth, 1 (4096 rows) to 8 % (512 rows)
