@@ -33,12 +33,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # `pytest --hypothesis-profile full` searches longer and at random; `brief` is for a second run.
 settings.register_profile(
     "ci",
-    max_examples=30,
+    max_examples=20,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("brief", settings.get_profile("ci"), max_examples=8)
+settings.register_profile("brief", settings.get_profile("ci"), max_examples=5)
 settings.register_profile("full", max_examples=1000, deadline=None)
 settings.load_profile("ci")
 

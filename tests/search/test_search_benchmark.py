@@ -108,12 +108,14 @@ def test_the_same_seed_and_recording_give_the_same_trials(script, bench):
 
 
 def test_the_stated_bound_holds_in_held_out_cases(script, bench):
-    """Every other problem beside the suite's that is not swept; the docs have the full figures."""
+    """Every other problem in bfloat16 beside the suite's; the docs have the full figures."""
     held = cases = 0
     beside = [
         problem
         for problem, found in sorted(bench.recording.problems.items())
-        if problem not in bench.problems and len(found.screening) > 80
+        if problem not in bench.problems
+        and len(found.screening) > 80
+        and (problem.dtype, problem.layout, problem.batch) == ("bfloat16", "nt", 1)
     ]
     for problem in beside[::2]:
         known = script.known_to(bench, [problem], portfolio=True, seed=0)
