@@ -121,15 +121,6 @@ def _bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     return shared_bytes(config, as_copied(problem), device)
 
 
-def _on_copies(rule: Rule) -> Rule:
-    """Ask a rule of TMA tiles about the copies."""
-
-    def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-        return rule.check(config, as_copied(problem), device)
-
-    return Rule(rule.name, check, rule.fields)
-
-
 def _copy(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     """Try one way of copying where whole vectors are read: it takes little time in any of them."""
     if problem.aligned and config.switch("copy") != 1:
@@ -156,9 +147,9 @@ class PaddedTiles:
         rules=(
             Rule("unaligned", _unaligned, ("variant",)),
             rules.SINGLE,
-            *map(_on_copies, _TMA.rules),
+            *(rule.on(as_copied) for rule in _TMA.rules),
         ),
-        worth=(Rule("copy", _copy, ("switches",)), *map(_on_copies, _TMA.worth)),
+        worth=(Rule("copy", _copy, ("switches",)), *(rule.on(as_copied) for rule in _TMA.worth)),
     )
 
     def call(

@@ -120,15 +120,6 @@ def _grid(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return f"{tiles} rows of tiles on an axis" if tiles > MOST_ON_AXIS else None
 
 
-def _on_one(rule: Rule) -> Rule:
-    """Ask a rule about the products of the phases."""
-
-    def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-        return rule.check(config, of_one_phase(problem), device)
-
-    return Rule(rule.name, check, rule.fields)
-
-
 class PhasedRows:
     """The phased variant as the family knows it."""
 
@@ -150,12 +141,12 @@ class PhasedRows:
             Rule("grid", _grid, ("block_m",)),
             rules.PLAIN,
             rules.SINGLE,
-            *map(_on_one, (*TMA_RULES, rules.POWER_OF_TWO, rules.REGISTERS)),
+            *(rule.on(of_one_phase) for rule in (*TMA_RULES, rules.POWER_OF_TWO, rules.REGISTERS)),
             rules.shared_rule(shared_bytes),
         ),
         worth=(
-            *(_on_one(rule) for rule in TMA_WORTH if rule.name != "one-order"),
-            _on_one(deep_rule(shared_bytes)),
+            *(rule.on(of_one_phase) for rule in TMA_WORTH if rule.name != "one-order"),
+            deep_rule(shared_bytes).on(of_one_phase),
         ),
     )
 

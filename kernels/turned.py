@@ -102,15 +102,6 @@ def _to_turn(config: Config, problem: Problem, device: DeviceInfo) -> str | None
     return None
 
 
-def _on_copies(rule: Rule) -> Rule:
-    """Ask a rule of the variant that multiplies about the copies."""
-
-    def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-        return rule.check(config, as_turned(problem), device)
-
-    return Rule(rule.name, check, rule.fields)
-
-
 class TurnedTiles:
     """The turned-copy variant as the family knows it, on tiles or on persistent programs."""
 
@@ -130,9 +121,9 @@ class TurnedTiles:
             rules=(
                 Rule("along-k", _to_turn, ("variant",)),
                 rules.SINGLE,
-                *map(_on_copies, inner.rules),
+                *(rule.on(as_turned) for rule in inner.rules),
             ),
-            worth=tuple(map(_on_copies, inner.worth)),
+            worth=tuple(rule.on(as_turned) for rule in inner.worth),
         )
 
     def call(

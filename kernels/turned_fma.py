@@ -105,9 +105,9 @@ class TurnedForThreads:
             rules=(
                 Rule("along-k", self._lies_along_k, ("variant",)),
                 rules.SINGLE,
-                *map(self._on_copy, inner.rules),
+                *(rule.on(self._left) for rule in inner.rules),
             ),
-            worth=(_pays(side.uses), *map(self._on_copy, inner.worth)),
+            worth=(_pays(side.uses), *(rule.on(self._left) for rule in inner.worth)),
         )
 
     def call(
@@ -136,14 +136,6 @@ class TurnedForThreads:
         if problem.layout not in self._side.layouts:
             return f"{problem.layout} is multiplied as it lies"
         return None
-
-    def _on_copy(self, rule: Rule) -> Rule:
-        """Ask a rule of the variant that multiplies about the copy."""
-
-        def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
-            return rule.check(config, self._left(problem), device)
-
-        return Rule(rule.name, check, rule.fields)
 
 
 TURNED_FMA = (

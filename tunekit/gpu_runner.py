@@ -23,6 +23,7 @@ from tunekit.gpu_lock import GpuLock
 from tunekit.kernels import family
 from tunekit.key import Problem
 from tunekit.measuring import Died, Limits, MeasuringProcess
+from tunekit.nursery import too_much
 from tunekit.ranking import FINALISTS
 from tunekit.runner import Finals
 from tunekit.schedule import Schedule, Work, culprit_of
@@ -220,10 +221,7 @@ def _measuring(
     try:
         return Child(serve, opened, index, seed, environ=environ)
     except OSError as error:
-        raise TuneError(
-            f"no process that measures can be started here: {error.strerror}. Raise this host's"
-            " limits (ulimit -a), or end what else runs, and run again"
-        ) from error
+        raise too_much("process that measures", error) from error
 
 
 def _only(index: int) -> tuple[dict[str, str], int]:

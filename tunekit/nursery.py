@@ -118,7 +118,7 @@ class Nursery:
             self._replace()
             return None
         except OSError as error:
-            raise _too_much(error) from error
+            raise too_much("compiler", error) from error
 
     def kill(self) -> None:
         """End the nursery. What it has forked goes on."""
@@ -128,7 +128,7 @@ class Nursery:
         try:
             return self._open()
         except OSError as error:
-            raise _too_much(error) from error
+            raise too_much("compiler", error) from error
 
     def _replace(self) -> None:
         how = self._child.ended()
@@ -157,9 +157,10 @@ class Nursery:
             return Fork(answer, told)
 
 
-def _too_much(error: OSError) -> TuneError:
+def too_much(what: str, error: OSError) -> TuneError:
+    """Say that this host lets nothing more be started, and what was to be."""
     return TuneError(
-        f"no compiler can be started here: {error.strerror}. Raise this host's limits (ulimit -a),"
+        f"no {what} can be started here: {error.strerror}. Raise this host's limits (ulimit -a),"
         " or end what else runs, and run again"
     )
 

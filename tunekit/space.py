@@ -56,6 +56,14 @@ class Rule:
     check: RuleCheck
     fields: tuple[str, ...] = ()
 
+    def on(self, left: Callable[[Problem], Problem]) -> Rule:
+        """Return the rule asked about what is left of a problem, as where operands are copied."""
+
+        def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+            return self.check(config, left(problem), device)
+
+        return Rule(self.name, check, self.fields)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VariantSpace:
