@@ -241,15 +241,14 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
 def _epilogue(config: Config, problem: Problem, device: DeviceInfo, warpgroup: bool) -> int:
     """Return the bytes through which a tile is rearranged to be stored."""
     tile = config.block_m * config.block_n
-    wide = ITEMSIZE[problem.out_dtype] == 4 or config.split_k > 1
-    widened = problem.dtype != problem.out_dtype
-    if not wide or device.backend != "cuda" or not (warpgroup or widened):
+    wide, whole = ITEMSIZE[problem.out_dtype] == 4, config.split_k == 1
+    if device.backend != "cuda" or not (wide or (warpgroup and not whole)):
         return 2 * tile
     if warpgroup:
         # Blackwell's sums leave their own memory as they are stored, where nothing narrows them.
-        as_stored = device.capability >= 100 and widened and config.split_k == 1
-        return tile if as_stored else 4 * tile
-    # A warp's product is wider than it is stored: large tiles are rearranged a part at a time.
+        as_stored = wide and (whole or problem.dtype == "float32")
+        return tile if as_stored and device.capability >= 100 else 4 * tile
+    # A warp's product is stored in another order: large tiles are rearranged a part at a time.
     return min(4 * tile, max(LEAST_REARRANGED, 128 * config.num_warps * device.warp_size))
 
 
