@@ -110,13 +110,6 @@ def test_a_miss_is_told_once_with_the_command_that_cures_it():
     assert "32x48x64 float8_e4m3fn nt -> bfloat16 scaled per tensor" in str(told[0].message)
 
 
-def test_an_empty_product_is_torchs():
-    one = torch.ones((), device=PLACE)
-    a, b = float8(0, 64), float8(48, 64).t()
-    with pytest.raises(ProblemError, match="empty"), tunekit.policy(backend="triton"):
-        tunekit.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
-
-
 @pytest.mark.parametrize("layout", ["nt", "nn"])
 def test_int8_gives_exact_int32(layout):
     generator = torch.Generator().manual_seed(0)
@@ -180,3 +173,14 @@ def test_who_watches_functions_or_differentiates_gets_torchs_call():
         scale = torch.autograd.forward_ad.make_dual(one, one)
         with pytest.raises(NotImplementedError, match="forward AD"):  # and not without a word
             tunekit.scaled_mm(a, b, scale, one, out_dtype=torch.bfloat16)
+
+
+@pytest.mark.usefixtures("no_kernel")
+def test_where_there_is_nothing_to_sum_torch_says_what_that_gives():
+    one = torch.ones((), device=PLACE)
+    for a, b in ((float8(0, 64), float8(48, 64).t()), (float8(16, 0), float8(48, 0).t())):
+        with tunekit.policy(backend="triton"):
+            found = tunekit.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+        assert torch.equal(found, torch.zeros_like(found))
+        assert found.shape == (a.shape[0], 48)
+        assert found.dtype is torch.bfloat16

@@ -43,6 +43,15 @@ def test_an_entry_is_bfloat16_nt_once_unless_it_says_otherwise(write):
     assert shape.problem.aligned
 
 
+def test_products_of_int8_give_int32_unless_another_is_asked_for(write):
+    path = write(
+        "shapes:\n- [64, 64, 64]\n- {m: 64, n: 64, k: 64, out_dtype: int8}\ndefaults: {dtype: int8}"
+    )
+    assert [shape.problem.out_dtype for shape in load_shapes(path)] == ["int32", "int8"]
+    assert parse_shape("64,64,64,int8") == parse_shape("64x64x64 int8 nt -> int32")
+    assert parse_shape("64,64,64,torch.int8").problem.out_dtype == "int32"
+
+
 def test_defaults_fill_in_and_an_entry_overrides_them(write):
     path = write(
         "defaults: {dtype: float16, layout: nn, k: 64, count: 7}\n"

@@ -15,6 +15,7 @@ from tunekit.widening import computed
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
+NOTHING_TO_SUM = "the product is empty or zero"
 
 
 def scaled_mm(
@@ -48,7 +49,8 @@ def scaled_mm(
 
     Raises:
         MissError: the problem is not tuned and the policy's `on_miss` is `error`.
-        ProblemError: the policy's backend is `triton` and no kernel takes these operands.
+        ProblemError: the policy's backend is `triton` and no kernel takes these operands. A product
+            that has nothing to compute is torch's under any policy.
         RuntimeError, ValueError: as `torch._scaled_mm` raises.
     """
     scope = current()
@@ -62,7 +64,7 @@ def scaled_mm(
         out = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
         if computed(out, a, b, scope, scope.policy, scale_a, scale_b):
             return out
-    elif scope.policy.backend == "triton":
+    elif scope.policy.backend == "triton" and reason != NOTHING_TO_SUM:
         raise ProblemError(f"backend='triton' cannot multiply these operands: {reason}")
     by_torch: Any = torch._scaled_mm
     result = by_torch(
@@ -95,7 +97,7 @@ def _why_not(a: Any, b: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> str 
     if any(one.device != a.device for one in every):
         return "operands and scales are on different devices"
     if not (a.numel() and b.numel()):
-        return "the product is empty or zero"
+        return NOTHING_TO_SUM
     return _why_not_scaled(a, b, scale_a, scale_b)
 
 

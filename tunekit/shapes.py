@@ -101,9 +101,20 @@ def parse_shape(text: str) -> Shape:
     dtype = parts[3] if len(parts) > 3 else DEFAULT_DTYPE
     layout = parts[4] if len(parts) > 4 else DEFAULT_LAYOUT
     try:
-        return Shape(_natural(m=m, n=n, k=k, dtype=dtype, layout=layout))
+        return Shape(natural(m=m, n=n, k=k, dtype=dtype, layout=layout))
     except ProblemError as error:
         raise ShapesError(f"shape {text!r}: {error}") from error
+
+
+def natural(**fields: Any) -> Problem:
+    """Make a problem: where not given, it is aligned as densely stored operands are.
+
+    Products of int8 are summed in int32, and so is what they give unless another is asked for.
+    """
+    if canonical_dtype(fields["dtype"]) == "int8":
+        fields.setdefault("out_dtype", "int32")
+    problem = Problem(family=FAMILY, **fields)
+    return problem if "aligned" in fields else replace(problem, aligned=problem.naturally_aligned())
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +310,7 @@ class _Reader:
             if "precision" not in own and fields["dtype"] != "float32":
                 fields.pop("precision", None)  # a default precision is meant for float32 entries
             try:
-                found.append(Shape(_natural(**fields), count, name, line))
+                found.append(Shape(natural(**fields), count, name, line))
             except ProblemError as error:
                 raise self._error(node, str(error)) from error
         return found
@@ -320,12 +331,6 @@ def _meant(path: Path) -> str:
     if near:
         return f": did you mean {path.with_name(near[0])}?"
     return ": `tunekit tune --help` shows how one is written"
-
-
-def _natural(**fields: Any) -> Problem:
-    """Make a problem; where alignment is not given, it is that of densely stored operands."""
-    problem = Problem(family=FAMILY, **fields)
-    return problem if "aligned" in fields else replace(problem, aligned=problem.naturally_aligned())
 
 
 def _size_error(name: str, text: str) -> str:
