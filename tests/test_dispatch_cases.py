@@ -307,3 +307,30 @@ def test_a_host_without_a_gpu_multiplies_explains_and_interprets():
     done = subprocess.run([sys.executable, "-c", WITHOUT_A_GPU], capture_output=True, text=True,
                           check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def torch_deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("torch_deterministic", "pretend_gpu")
+def test_where_torch_must_be_deterministic_the_stored_config_runs_and_nothing_is_searched(
+    own_cache, best_row, monkeypatch
+):
+    # torch fills new memory with NaN then, so what parts are summed through must not be read first
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    a, b = torch.randn(20, 256), torch.randn(40, 256).t()
+    parts = Config("pointer", 16, 32, 32, split_k=4, num_stages=2)
+    with Store.open(own_cache) as store:
+        store.put_device(H200)
+        assert store.put_best(best_row(describe(a, b), parts))
+    before = own_cache.read_bytes()
+    monkeypatch.setattr("tunekit.tuner.tune", lambda *a, **k: pytest.fail("it searched"))
+    results = [tunekit.matmul(a, b, on_miss="error") for _ in range(3)]
+    assert dispatch.served_for(a, b).launch is not None
+    assert torch.allclose(results[0], a @ b, rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(results[0], one) for one in results)
+    assert own_cache.read_bytes() == before
