@@ -72,13 +72,13 @@ def on_gpus(records: list[dict[str, Any]]) -> list[str]:
         f"## {len(first['devices'])} GPUs of one host",
         "",
         f"{first['devices'][0]}, driver {first['driver']}, torch {first['torch']}, Triton"
-        f" {first['triton']}, {first['cpu_cores']} CPU cores for whichever number of workers. The"
-        " suite, from empty caches and with nothing compiled. Seconds of a worker: busy is"
-        " verifying and timing, waiting is for a compilation.",
+        f" {first['triton']}, {first['cpu_cores']} CPU cores, all of them for whichever number of"
+        " workers unless fewer are given. The suite, from empty caches and with nothing compiled."
+        " Seconds of a worker: busy is verifying and timing, waiting is for a compilation.",
         "",
-        "| trials a key | workers | wall, s | of the first | busy | waiting | search, s"
+        "| trials a key | workers | cores | wall, s | of the first | busy | waiting | search, s"
         " | cuBLAS over ours |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for record in records:
         alone = record["runs"][0]["wall_s"]
@@ -86,7 +86,8 @@ def on_gpus(records: list[dict[str, Any]]) -> list[str]:
             spent, workers = run["spent"], run["workers"]
             busy = (spent["verify_s"] + spent["time_s"]) / workers
             lines.append(
-                f"| {record['trials_each']} | {workers} | {run['wall_s']:.1f}"
+                f"| {record['trials_each']} | {workers}"
+                f" | {run.get('cpu_cores', record['cpu_cores'])} | {run['wall_s']:.1f}"
                 f" | {run['wall_s'] / alone:.2f} | {busy:.1f} | {spent['compile_s'] / workers:.1f}"
                 f" | {spent['search_s']:.1f} | {run['ratio_geomean']:.3f} |"
             )

@@ -8,7 +8,9 @@
 compiled kernels. Every run has the same seed and budget. Of each key the vendor's time over that of
 its best is given, and how both runs compare; `kernels_built` counts what there is in Triton's cache
 at the end, so that what two workers built twice would show. The document is written after each
-run, so that a limit on the time leaves what was measured.
+run, so that a limit on the time leaves what was measured. With `--cores-each N` one worker has N
+cores and two have twice as many, as where each GPU comes with so many; else all cores are there for
+whichever number of workers.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--ray", action="store_true", help="through Ray instead of processes")
     parser.add_argument("--device", default="cuda", help="cuda, replay or replay:FILE")
+    parser.add_argument("--cores-each", type=int, help="CPU cores for each worker, else all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="first without --workers as well")
     parser.add_argument("--output", type=Path, help="instead of stdout")
@@ -96,6 +99,9 @@ def tuned(chosen: argparse.Namespace, workers: int) -> dict[str, Any]:
         kernels = Path(folder) / "triton"
         environ = {**os.environ, "TRITON_CACHE_DIR": str(kernels)}
         command += ["--cache", str(Path(folder) / "tuned.db")]
+        cores = sorted(os.sched_getaffinity(0))
+        mine = cores[: chosen.cores_each * max(workers, 1)] if chosen.cores_each else cores
+        command = ["taskset", "--cpu-list", ",".join(map(str, mine)), *command]
         began = time.perf_counter()
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         wall_s = time.perf_counter() - began
@@ -105,7 +111,8 @@ def tuned(chosen: argparse.Namespace, workers: int) -> dict[str, Any]:
     printed = json.loads(done.stdout)
     return {
         "workers": workers,
-        "command": "tunekit " + " ".join(command[3:-2]),
+        "cpu_cores": len(mine),
+        "command": "tunekit " + " ".join(command[command.index("tunekit") + 1 : -2]),
         "wall_s": round(wall_s, 2),
         "run_s": round(printed["seconds"], 2),
         "trials": sum(printed["trial_counts"].values()),
