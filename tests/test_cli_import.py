@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -83,6 +84,15 @@ def test_both_forms_are_known_by_their_contents(exported, form, tmp_path, capsys
     assert "2 kept" in lines(capsys)[0]
 
 
+@pytest.mark.parametrize("signature", [b"\xef\xbb\xbf", b""])
+def test_an_export_that_an_editor_saved_its_way_is_the_same(exported, signature, tmp_path, capsys):
+    text = exported["json"].read_bytes()
+    saved = tmp_path / "saved.json"
+    saved.write_bytes(signature + text.replace(b"\n", b"\r\n"))
+    assert main(["import-cache", str(saved), "--cache", str(tmp_path / "other.db")]) == 0
+    assert "2 rows added" in lines(capsys)[0]
+
+
 @pytest.mark.parametrize("form", ["json", "sqlite"])
 def test_a_conflict_under_fail_is_one_line_and_changes_nothing(exported, form, own_cache, capsys):
     with Store.open(own_cache) as store:
@@ -96,6 +106,28 @@ def test_a_conflict_under_fail_is_one_line_and_changes_nothing(exported, form, o
         assert "nothing was imported" in line
     with Store.open(own_cache) as store:
         assert store.bests() == before
+
+
+def test_a_cache_that_was_cut_off_is_moved_aside_by_an_import_that_has_rows(
+    exported, own_cache, tmp_path, capsys
+):
+    cut = own_cache.read_bytes()[:8192]
+    own_cache.write_bytes(cut)
+    empty = tmp_path / "empty.json"
+    document = {"format": "tunekit-cache", "schema": 1}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    document["checksum"] = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    empty.write_text(json.dumps(document))
+    command = ["import-cache", str(exported["json"])]
+    for harmless in ([*command, "--dry-run"], ["import-cache", str(empty)]):
+        assert main(harmless) == 1
+        assert own_cache.read_bytes() == cut
+    assert lines(capsys)[-1] == "the file holds no rows"
+    assert main(command) == 0
+    moved, loaded = lines(capsys)
+    assert f"was moved to {own_cache}.damaged-1" in moved
+    assert "2 rows added" in loaded
+    assert Path(f"{own_cache}.damaged-1").read_bytes() == cut
 
 
 def test_an_export_through_a_pipe(exported, tmp_path, capsys):

@@ -256,3 +256,12 @@ def test_without_a_cache_the_vendor_runs_and_the_command_is_given(own_cache, cap
     assert "the vendor's library runs 512x4096x4096 bfloat16 nt" in err
     assert f"tunekit tune --shape 512,4096,4096,bfloat16,nt --cache {own_cache}" in err
     assert not own_cache.exists()
+
+
+def test_a_row_that_came_without_its_trials_says_itself_how_many_there_were(tuned, capsys):
+    other = replace(PROBLEM, m=1024)
+    tuned.put_best(best(other, trials=76, space_size=294, distance=Distance(0.002, 0.011)))
+    assert main(["explain", "1024", "4096", "4096", "--gpu", H200.slug]) == 0
+    out = capsys.readouterr().out
+    assert "tried         76 of 294 legal configs, says its row" in out
+    assert "off best      0.2 % expected; in nine of ten cases at most 1.1 %" in out

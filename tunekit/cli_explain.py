@@ -12,7 +12,7 @@ from tunekit.explanation import Explanation, explain
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import how_to_tune
 from tunekit.output import answer, answer_json, answer_width, counted, wrap
-from tunekit.report import shortened
+from tunekit.report import Findings, shortened
 from tunekit.shapes import parse_shape, shape_parts
 from tunekit.trial import Best, Measurement
 from tunekit.which_gpu import which_gpu
@@ -146,20 +146,18 @@ def _row(found: Explanation, best: Best) -> Iterator[str]:
 
 def _tried(found: Explanation) -> Iterator[str]:
     seen = found.findings
-    if seen is None:
-        yield _line("tried", "nothing for this problem")
-        return
     best = None if found.answer is None else found.answer.best
     own = best is not None and best.key == found.key
     space = f" of {best.space_size} legal configs" if best is not None and own else " configs"
-    yield _line("tried", f"{seen.history.attempts}{space}, {seen.history.failed} failed")
-    failures = seen.history.failures
-    for failure in failures[:_REASONS]:
-        why = f": {shortened(failure.reason)}" if failure.reason else ""
-        yield _line("failed", f"{failure.count} {failure.status.value}{why}")
-    if len(failures) > _REASONS:
-        rest = sum(failure.count for failure in failures[_REASONS:])
-        yield _line("failed", f"{rest} for other reasons")
+    if seen is not None:
+        yield _line("tried", f"{seen.history.attempts}{space}, {seen.history.failed} failed")
+        yield from _failures(seen)
+    elif best is not None and own:
+        yield _line(
+            "tried", f"{best.trials}{space}, says its row: the trials are not in this cache"
+        )
+    else:
+        yield _line("tried", "nothing for this problem")
     if best is not None and own and best.distance is not None:
         off = best.distance
         yield _line(
@@ -167,6 +165,21 @@ def _tried(found: Explanation) -> Iterator[str]:
             f"{100 * off.expected:.1f} % expected; in nine of ten cases at most"
             f" {100 * off.bound:.1f} %",
         )
+    if seen is not None:
+        yield from _course(seen)
+
+
+def _failures(seen: Findings) -> Iterator[str]:
+    failures = seen.history.failures
+    for failure in failures[:_REASONS]:
+        why = f": {shortened(failure.reason)}" if failure.reason else ""
+        yield _line("failed", f"{failure.count} {failure.status.value}{why}")
+    if len(failures) > _REASONS:
+        rest = sum(failure.count for failure in failures[_REASONS:])
+        yield _line("failed", f"{rest} for other reasons")
+
+
+def _course(seen: Findings) -> Iterator[str]:
     if seen.history.curve:
         steps = ", ".join(f"{s.median_us:.2f} us at {s.attempt}" for s in seen.history.curve)
         yield _line("best so far", f"{steps} (the number of the trial)")

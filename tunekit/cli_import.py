@@ -23,7 +23,7 @@ from tunekit.cache.document import Sections, document_sections, parse_json
 from tunekit.cache.snapshot import SQLITE_MAGIC, read_snapshot
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES, DeviceInfo, cuda_available, detect
-from tunekit.errors import ExchangeError, NoStoreError, ProblemError
+from tunekit.errors import DamagedStoreError, ExchangeError, NoStoreError, ProblemError
 from tunekit.kernels import family
 from tunekit.key import Problem, TuningKey
 from tunekit.output import counted, say
@@ -70,21 +70,24 @@ def _import(
     sections: Sections, location: str, policy: Policy, *, dry_run: bool
 ) -> tuple[ImportReport, str]:
     """Load sections, and return what became of them and where the cache is, as it may be shown."""
-    fresh = False
+    unusable = None
     try:
-        store = Store.open(location, create=False)
+        Store.open(location, create=False).close()
     except NoStoreError as absent:
-        # A file that holds nothing for us leaves no empty cache behind.
+        unusable = absent.location
+    except DamagedStoreError:
+        if dry_run:
+            raise
+        unusable = location
+    if unusable is not None:
+        # A file that holds nothing for us leaves no empty cache behind, and moves none aside.
         with _scratch_store() as scratch:
             report = import_sections(
                 scratch, sections, policy=policy, legality=_legality, dry_run=True
             )
         if dry_run or not report.added:
-            return report, absent.location
-        fresh = True
-    if fresh:
-        store = Store.open(location)
-    with store:
+            return report, unusable
+    with Store.open(location, create=not dry_run) as store:
         report = import_sections(
             store, sections, policy=policy, legality=_legality, dry_run=dry_run
         )
@@ -107,7 +110,7 @@ def _read_file(request: ImportRequest, location: str) -> Sections:
                 if b"\0" in raw:
                     raise ExchangeError("it is not an export of tunekit: it is not text")
                 raw += file.read()
-                document = parse_json(raw.decode("utf-8"))
+                document = parse_json(raw.decode("utf-8-sig"))  # some editors sign what they save
     except UnicodeDecodeError as error:
         raise ExchangeError("it is not an export of tunekit: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:

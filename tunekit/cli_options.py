@@ -99,6 +99,10 @@ def positive(context: click.Context, option: click.Parameter, value: float | Non
 
 def worker_count(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Refuse what is neither a number of workers nor `all`."""
-    if value not in (None, "all") and not (value.isdecimal() and 1 <= int(value) <= 100_000):
+    if value is None or value == "all":
+        return value
+    if not value.isdecimal() or not value.strip("0"):
         raise click.BadParameter(f"{value!r} is not a whole number above 0")
+    if len(value) > 6 or int(value) > 100_000:
+        raise click.BadParameter(f"{value} is more than the 100000 that a run can have")
     return value

@@ -184,7 +184,7 @@ def save(record: Record, path: Path, source: str, code: int) -> None:
         say(f"not recorded: {_counted(count, 'product')} of another kind, {what}")
     if not products:
         why = (
-            f"it ended with exit code {code} before it did"
+            f"it ended with exit code {code} before one was noted"
             if code
             else "what processes it starts do is not seen: put `tunekit record` inside, as in"
             " torchrun -m tunekit record -- python script.py"

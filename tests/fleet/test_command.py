@@ -11,6 +11,7 @@ import pytest
 import tunekit
 from tunekit.cli import main
 from tunekit.errors import ProblemError
+from tunekit.fleet import opening
 from tunekit.recording import Recording
 
 
@@ -47,6 +48,8 @@ def test_ray_prints_what_one_run_prints(asked, tmp_path, capsys):
     [
         (["--workers", "0"], 2, "is not a whole number above 0"),
         (["--workers", "two"], 2, "is not a whole number above 0"),
+        (["--workers", "1000000"], 2, "1000000 is more than the 100000 that a run can have"),
+        (["--workers", "9" * 5000], 2, "is more than the 100000 that a run can have"),
         (["--workers", "2", "--stale"], 2, "--stale works on one GPU: it takes no --workers"),
         (["--ray", "--record", "r.json.gz"], 2, "--record works on one GPU: it takes no --ray"),
         (["--workers", "2", "--device", "cuda:1"], 1, "cuda:1 is one GPU"),
@@ -59,6 +62,25 @@ def test_what_cannot_be_is_one_line(arguments, code, words, capsys, own_cache):
     assert words in err
     assert "Traceback" not in err
     assert not own_cache.exists()
+
+
+def test_a_host_replays_with_as_many_processes_as_it_bears(monkeypatch, caplog, tmp_path):
+    asked = []
+
+    class Counted(Exception):
+        """Nothing is started."""
+
+    def count(posts):
+        asked.append(len(posts))
+        raise Counted
+
+    monkeypatch.setattr(opening, "Processes", count)
+    for workers in (1, opening.MOST_REPLAYING, 50_000):
+        with pytest.raises(Counted):
+            opening.open_lead(None, "replay", tmp_path / "c.db", opening.Wanted(workers))
+    assert asked == [1, opening.MOST_REPLAYING, opening.MOST_REPLAYING]
+    (warning,) = caplog.messages
+    assert f"50000 workers were asked for and one host replays with {asked[-1]} at most" in warning
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch, capsys):

@@ -140,6 +140,26 @@ def test_a_storage_that_cannot_be_opened_is_one_line(bad):
     assert "--optuna-storage" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///",
+        "sqlite+pysqlite:///:memory:",
+        "sqlite:///file:x?mode=memory&uri=true",
+    ],
+)
+def test_a_storage_in_memory_is_refused_for_it_would_end_with_the_run(url):
+    with pytest.raises(TuneError, match="it names no file: use sqlite:///FILE"):
+        open_storage(url)
+
+
+def test_a_password_in_a_storages_url_is_not_repeated():
+    with pytest.raises(TuneError, match=r"studies in nodriver\+x://user:\*\*\*@host") as caught:
+        open_storage("nodriver+x://user:secret@host/db")
+    assert "secret" not in str(caught.value)
+
+
 def test_studies_share_a_database_with_the_cache_and_no_table(world, tmp_path):
     """Both are kept in order by Alembic: each has a table of its own for that."""
     from tunekit.cache import Store
@@ -225,3 +245,4 @@ def test_a_storage_that_fails_in_the_midst_is_one_line(world, tmp_path):
     with pytest.raises(TuneError, match="cannot keep Optuna's studies in") as caught:
         searcher.tell(world.trial(world.problem(384), config))
     assert "\n" not in str(caught.value)
+    assert "no such table" in str(caught.value)  # and not Optuna's words for any failed commit

@@ -28,6 +28,11 @@ CLUSTER_PATIENCE_S = 10.0
 """How long it waits for those of a cluster: who comes later gets work then."""
 
 
+MOST_REPLAYING = 256
+"""Processes of one host that replay. Each is a Python with torch in it, and starts in a second or
+two of a core's time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What workers a run is to have."""
@@ -70,13 +75,23 @@ def open_lead(
         if device == "cuda":
             posts = _posts_on_gpus(open_runner, place, wanted.workers, seed)
         else:
-            posts = [Post(open_runner, device, place, seed)] * (wanted.workers or cores())
+            posts = [Post(open_runner, device, place, seed)] * _replaying(wanted.workers)
         crew = Processes(posts)
     ground = open_runner(device) if device.startswith("replay") else None
     lead = Lead(crew, place, ground=ground)
     if ground is None:
         made_by(Origin.MEASURED)  # loads the kernels, while the workers do so too
     return lead
+
+
+def _replaying(workers: int | None) -> int:
+    """Return how many processes replay: a core of each is best, and a host bears only so many."""
+    if workers is not None and workers > MOST_REPLAYING:
+        _log.warning(
+            "%d workers were asked for and one host replays with %d at most: as many work",
+            workers, MOST_REPLAYING,
+        )  # fmt: skip
+    return min(workers or cores(), MOST_REPLAYING)
 
 
 def _posts_on_gpus(

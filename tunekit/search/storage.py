@@ -5,6 +5,7 @@ The cache stays the truth: nothing is served from a study, and losing one loses 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,10 +15,14 @@ from optuna.storages import BaseStorage as StudyStorage
 from optuna.storages import JournalStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 
+from tunekit.cache import shown_location
 from tunekit.cache.engine import SQL_ERRORS
 from tunekit.errors import TuneError
 
 JOURNAL = "journal:"
+
+_IN_MEMORY = re.compile(r"sqlite(\+\w+)?://(/?(\?.*)?|.*(:memory:|[?&]mode=memory).*)")
+"""URLs of SQLite that name no file: what is kept there ends with the run."""
 
 _FAILURES = (StorageInternalError, OSError, *SQL_ERRORS)
 _REFUSALS = (ImportError, RuntimeError, ValueError)
@@ -36,6 +41,8 @@ def open_storage(url: str) -> StudyStorage:
             return JournalStorage(JournalFileBackend(url[len(JOURNAL) :]))
         if "://" not in url:
             raise ValueError(f"it is neither a URL nor {JOURNAL}FILE")
+        if _IN_MEMORY.fullmatch(url):
+            raise ValueError("it names no file: use sqlite:///FILE")
         return get_storage(url)
 
 
@@ -53,8 +60,10 @@ def told_plainly(where: StudyStorage | str | None, *, opening: bool = False) -> 
     try:
         yield
     except expected as e:
-        reason = str(e).strip().split("\n", 1)[0]
-        name = where if isinstance(where, str) else "their storage"
+        # Optuna's own words for any failed commit are the same; its cause says what was wrong.
+        cause = e.__cause__ if isinstance(e, StorageInternalError) and e.__cause__ else e
+        reason = str(cause).strip().split("\n", 1)[0]
+        name = shown_location(where) if isinstance(where, str) else "their storage"
         raise TuneError(
             f"cannot keep Optuna's studies in {name}: {reason};"
             f" name another --optuna-storage (this is Optuna {optuna.__version__})"
