@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tunekit.cache.leases import Holder as Holder
     from tunekit.cache.leases import Lease as Lease
     from tunekit.cache.merging import ImportReport as ImportReport
+    from tunekit.cache.opening import place_of as place_of
 
 _HOME = {
     "Claims": "tunekit.cache.claims",
@@ -36,6 +37,7 @@ _HOME = {
     "FileHealth": "tunekit.cache.health",
     "examine": "tunekit.cache.health",
     "file_of": "tunekit.cache.health",
+    "place_of": "tunekit.cache.opening",
     "ImportReport": "tunekit.cache.merging",
     "exchange_schema": "tunekit.cache.document",
     "export_json": "tunekit.cache.exporting",

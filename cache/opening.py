@@ -55,6 +55,25 @@ def open_database(location: str | Path, *, create: bool) -> Database:
 
 
 def _open_anything(location: str | Path, *, create: bool) -> Database:
+    place = place_of(location)
+    if isinstance(place, URL):
+        return checked(server_database(place), create=create)
+    if create:
+        _warn_of_network(place)
+    if place.exists():
+        return _open_file(place, create=create)
+    if not create:
+        raise nothing_at(str(place))
+    _make_folder(place.parent)
+    return _open_file(place, create=True)
+
+
+def place_of(location: str | Path) -> URL | Path:
+    """Return the server or the absolute path that a location names, without touching either.
+
+    Raises:
+        StoreError: no cache can be there, whatever is done about it.
+    """
     if isinstance(location, str):
         location = location.strip()
         if not location:
@@ -62,17 +81,9 @@ def _open_anything(location: str | Path, *, create: bool) -> Database:
     if isinstance(location, str) and "://" in location:
         url = _parse_url(location)
         if url.get_backend_name() == "postgresql":
-            return checked(server_database(url), create=create)
+            return url
         location = url.database or ""
-    path = _checked_path(location)
-    if create:
-        _warn_of_network(path)
-    if path.exists():
-        return _open_file(path, create=create)
-    if not create:
-        raise nothing_at(str(path))
-    _make_folder(path.parent)
-    return _open_file(path, create=True)
+    return _checked_path(location)
 
 
 def _warn_of_network(path: Path) -> None:

@@ -172,6 +172,36 @@ def test_a_cache_that_cannot_be_used_is_a_problem(
     assert checks["cache"]["fix"]
 
 
+@pytest.mark.parametrize(
+    ("place", "part"),
+    [
+        ("x" * 300, "is not a usable path"),
+        ("new\nline.db", "holds a control letter"),
+        (".", "is a folder: name a file in it"),
+        ("/dev/null", "is not a plain file"),
+        ("file:x.db", "is not a plain path"),
+        ("sqlite:///x.db?mode=ro", "takes none for SQLite"),
+        ("", "is empty"),
+    ],
+)
+def test_a_place_where_no_cache_can_be_is_told_as_every_command_tells_it(capsys, place, part):
+    code, checks = doctor(capsys, "--cache", place)
+    assert (code, checks["cache"]["level"]) == (1, "problem")
+    assert part in checks["cache"]["text"]
+    assert main(["show", "--cache", place]) == 1
+    assert capsys.readouterr().err == f"tunekit: {checks['cache']['text']}\n"
+
+
+def test_a_folder_that_may_not_be_searched_is_a_problem(capsys, monkeypatch, tmp_path):
+    def refuse(self, **how):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr("pathlib.Path.is_dir", refuse)  # root may search them all
+    code, checks = doctor(capsys, "--cache", str(tmp_path / "closed" / "c.db"))
+    assert (code, checks["cache"]["level"]) == (1, "problem")
+    assert "Permission denied" in checks["cache"]["text"]
+
+
 def test_an_older_schema_a_read_only_file_and_a_network_are_notes(capsys, own_cache, monkeypatch):
     fill(own_cache, 1)
     found = FileHealth(own_cache, True, schema="0001", writable=False, network="nfs4")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tunekit.cache import Store, default_location, examine, file_of, shown_location
+from tunekit.cache import Store, default_location, examine, file_of, place_of, shown_location
 from tunekit.checkup import Check, Level, gpus, versions
 from tunekit.errors import NoStoreError, StoreError
 from tunekit.lookup import is_verified
@@ -50,6 +50,7 @@ def lines(checks: list[Check], *, paint: Paint, width: int | None) -> Iterator[s
 def _cache(named: str | None) -> Iterator[Check]:
     try:
         location = default_location() if named is None else named
+        place_of(location)
     except StoreError as error:
         yield Check("cache", Level.PROBLEM, str(error), _NAME_THE_CACHE)
         return
