@@ -130,6 +130,18 @@ def test_a_cache_that_was_cut_off_is_moved_aside_by_an_import_that_has_rows(
     assert Path(f"{own_cache}.damaged-1").read_bytes() == cut
 
 
+def test_a_dash_is_stdout_and_stdin(exported, tmp_path):
+    tunekit = [sys.executable, "-m", "tunekit"]
+    written = subprocess.run(
+        [*tunekit, "export-cache", "-o", "-"], capture_output=True, cwd=tmp_path
+    )
+    assert written.stdout == exported["json"].read_bytes()
+    assert not (tmp_path / "-").exists()
+    command = [*tunekit, "import-cache", "-", "--cache", str(tmp_path / "other.db")]
+    read = subprocess.run(command, capture_output=True, input=written.stdout, cwd=tmp_path)
+    assert b"2 rows added" in read.stderr
+
+
 def test_an_export_through_a_pipe(exported, tmp_path, capsys):
     other = str(tmp_path / "other.db")
     pipe = tmp_path / "pipe"

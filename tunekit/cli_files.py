@@ -51,6 +51,8 @@ def export_cache(**options: Any) -> int:
     """
     from tunekit.cli_export import ExportRequest, run_export
 
+    if options["output"] == "-":  # as other commands have it
+        options["output"] = None
     return run_export(ExportRequest(**options))
 
 
@@ -87,6 +89,8 @@ def import_cache(**options: Any) -> int:
     """
     from tunekit.cli_import import ImportRequest, run_import
 
+    if options["file"] == "-":  # as other commands have it
+        options["file"] = "/dev/stdin"
     return run_import(ImportRequest(**options))
 
 
