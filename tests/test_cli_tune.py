@@ -198,7 +198,7 @@ def test_after_an_upgrade_stale_verifies_the_best_few_of_the_whole_cache(
     assert [row["grade"] for row in document["keys"]] == ["exact"] * 3
     assert sum(document["trial_counts"].values()) == 15
     lines = captured.err.splitlines()
-    assert lines[0].endswith("labelled replayed; stale is what the recording has otherwise")
+    assert lines[0].endswith("labelled replayed; a row is stale if the recording differs from it")
     assert lines[1] == "stale: 3 of 3 problems"
     assert any(re.match(r"  triton 3\.5\.0 -> \S+: 3 problems", line) for line in lines)
     cost = (

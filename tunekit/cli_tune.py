@@ -147,7 +147,7 @@ def _announce(runner: Runner, request: TuneRequest) -> None:
     if runner.origin is Origin.REPLAYED:
         why = "no GPU is usable here: " if request.device == "auto" else ""
         made = f"the recording made on {runner.device.name}"
-        stale = "; stale is what the recording has otherwise" if request.stale else ""
+        stale = "; a row is stale if the recording differs from it" if request.stale else ""
         text = "nothing is timed here and the rows are labelled replayed"
         say(f"{why}replaying {made}; {text}{stale}")
     ground = runner.ground if isinstance(runner, FleetRunner) else runner
