@@ -104,6 +104,22 @@ def _of_right(a: torch.Tensor, grad: torch.Tensor, form: Form, multiply: Multipl
     return multiply(grad.mT, a).mT if form.columns else multiply(a.mT, grad)
 
 
+def tangent(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_tangent: torch.Tensor | None,
+    b_tangent: torch.Tensor | None,
+    multiply: Multiply,
+) -> torch.Tensor | None:
+    """Return how a product changes as its operands do, or None if they do not."""
+    parts = []
+    if a_tangent is not None:
+        parts.append(multiply(a_tangent, b))
+    if b_tangent is not None:
+        parts.append(multiply(a, b_tangent))
+    return sum(parts[1:], parts[0]) if parts else None
+
+
 class _Product(torch.autograd.Function):
     """A product as autograd, forward-mode differentiation and `torch.func` want it."""
 
@@ -136,13 +152,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, a_tangent: Any, b_tangent: Any, *_: None) -> torch.Tensor | None:
         a, b = ctx.saved_tensors
-        multiply = _multiplier(*ctx.how)
-        parts = []
-        if a_tangent is not None:
-            parts.append(multiply(a_tangent, b))
-        if b_tangent is not None:
-            parts.append(multiply(a, b_tangent))
-        return sum(parts[1:], parts[0]) if parts else None
+        return tangent(a, b, a_tangent, b_tangent, _multiplier(*ctx.how))
 
     @staticmethod
     def vmap(
