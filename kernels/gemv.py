@@ -171,6 +171,13 @@ def _vector(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return None
 
 
+def _dtype(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Nothing is multiplied in float8, but it has to be read as something else."""
+    if problem.dtype == "float8_e4m3fn" and 0 < device.capability < 89:
+        return f"{problem.dtype} is read from compute capability 8.9 on, {device.arch} is older"
+    return None
+
+
 def _rows(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     rows = problem.n if vector_is_a(problem) else problem.m
     if block_rows(config) > max(ROWS_ACROSS[0], tile_rules.next_power_of_two(rows)):
@@ -258,6 +265,7 @@ class MatrixVector:
         rules=(
             Rule("vector", _vector, _BLOCKS),
             tile_rules.INDEX_RANGE,
+            Rule("dtype-support", _dtype, ("variant",)),
             Rule("per-thread", _per_thread, (*_BLOCKS, "block_k", "num_warps")),
             Rule("parts", tile_rules.PARTS.check, tile_rules.PARTS.fields),
             tile_rules.shared_rule(shared_bytes),

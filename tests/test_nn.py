@@ -117,6 +117,13 @@ def test_every_input_gives_what_torch_gives(case, gpu, request):
         assert torch.allclose(found, expected, rtol=1e-2, atol=1e-2 if case == "bfloat16" else 1e-5)
 
 
+def test_a_nested_input_is_torchs(pretend_gpu):
+    parts, weight = [torch.randn(2, 8), torch.randn(3, 8)], torch.randn(5, 8)
+    found = tunekit.linear(torch.nested.nested_tensor(parts), weight)
+    for mine, part in zip(found.unbind(), parts, strict=True):
+        torch.testing.assert_close(mine, functional.linear(part, weight))
+
+
 WRONG = {
     "features": lambda: (torch.randn(3, 7), torch.randn(5, 8), None),
     "features of a vector": lambda: (torch.randn(7), torch.randn(5, 8), None),
