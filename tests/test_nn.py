@@ -410,6 +410,15 @@ def test_replacing_is_undone_at_the_end_of_a_block_also_by_an_exception():
     assert kinds(made) == before
 
 
+def test_a_replaced_model_is_scripted_as_torchs():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    x, expected = torch.randn(2, 8), torch.jit.script(model)
+    tunekit.replace_linear(model)
+    scripted = torch.jit.script(model)
+    assert torch.equal(scripted(x), expected(x))
+    assert {type(model[0]), type(model[2])} == {tunekit.nn.Linear}
+
+
 def test_replacing_again_does_nothing_and_its_undoing_neither():
     made = model()
     first = tunekit.replace_linear(made)
