@@ -228,9 +228,7 @@ def _split(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     """Predict the shared memory of one program, never under what the compiler takes."""
     itemsize = ITEMSIZE[problem.dtype]
-    step = block_rows(config) * config.block_k * itemsize
-    if contiguous_along_k(problem) or itemsize == 4:  # else its chunk stays in registers
-        step += config.block_k * itemsize
+    step = (block_rows(config) + 1) * config.block_k * itemsize
     across_warps = block_rows(config) * config.num_warps * 4
     spread_vector = config.block_k * 4  # one that is not contiguous
     return max(step * (config.num_stages - 1), across_warps, spread_vector)
