@@ -129,7 +129,8 @@ class Linear(torch.nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return `input` (*, in_features) times the weights, plus the bias: (*, out_features)."""
-        if torch.jit.is_scripting():  # a program of torch's own, which could not hold a choice
+        # A script is a program of torch's own, which could not hold what is chosen in Python.
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
             return functional.linear(input, self.weight, self.bias)
         return linear(input, self.weight, self.bias)
 

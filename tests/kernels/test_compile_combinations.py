@@ -94,7 +94,8 @@ CASES = [
      {**INT8, "n": 100, "layout": "nn", "aligned": False},
      pointer(128, 256, 32, warps=8, stages=2)),
     (("sm_80",), {**SQUARE, "dtype": "float16", "m": 1, "n": 2, "k": 512, "layout": "tn",
-                  "aligned": False}, Config("gemv", 1, 128, 16, split_k=4, num_warps=1, num_stages=3)),
+                  "aligned": False},
+     Config("gemv", 1, 128, 16, split_k=4, num_warps=1, num_stages=3)),
 ]  # fmt: skip
 """Architectures, a problem, and a config. The first of each stand for the others by default."""
 
