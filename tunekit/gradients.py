@@ -192,6 +192,39 @@ def _spread(
     return operand
 
 
+def underneath(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the operands of the plain product that transforms make of this one.
+
+    None if it is mapped over by more than one of them.
+    """
+    with torch._C._DisableFuncTorch():
+        (a, a_maps), (b, b_maps) = _unwrapped(a), _unwrapped(b)
+        levels = {level for level, _ in (*a_maps, *b_maps)}
+        if len(levels) > 1:
+            return None
+        if not levels:
+            return a, b
+        found = []
+
+        def note(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            found.append((left, right))
+            return torch.matmul(left.to("meta"), right.to("meta"))
+
+        a_at, b_at = (maps[0][1] if maps else None for maps in (a_maps, b_maps))
+        mapped(a, b, a_at, b_at, note)
+        return found[0]
+
+
+def _unwrapped(operand: torch.Tensor) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+    """Return what transforms have wrapped, with the level and the dimension of each map."""
+    functorch, maps = torch._C._functorch, []
+    while functorch.is_functorch_wrapped_tensor(operand):
+        if functorch.is_batchedtensor(operand):
+            maps.append((functorch.maybe_get_level(operand), functorch.maybe_get_bdim(operand)))
+        operand = functorch.get_unwrapped(operand)
+    return operand, maps
+
+
 def _multiplier(scope: Scope, backend: str | None, on_miss: str | None) -> Multiply:
     def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         how = recorded if is_recording(a, b) else product
