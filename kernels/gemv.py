@@ -171,6 +171,13 @@ def _vector(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     return None
 
 
+def _dtype(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Nothing is multiplied in float8, but it has to be read as something else."""
+    if problem.dtype == "float8_e4m3fn" and 0 < device.capability < 89:
+        return f"{problem.dtype} is read from compute capability 8.9 on, {device.arch} is older"
+    return None
+
+
 def _rows(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
     rows = problem.n if vector_is_a(problem) else problem.m
     if block_rows(config) > max(ROWS_ACROSS[0], tile_rules.next_power_of_two(rows)):
@@ -221,9 +228,7 @@ def _split(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
 def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     """Predict the shared memory of one program, never under what the compiler takes."""
     itemsize = ITEMSIZE[problem.dtype]
-    step = block_rows(config) * config.block_k * itemsize
-    if contiguous_along_k(problem) or itemsize == 4:  # else its chunk stays in registers
-        step += config.block_k * itemsize
+    step = (block_rows(config) + 1) * config.block_k * itemsize
     across_warps = block_rows(config) * config.num_warps * 4
     spread_vector = config.block_k * 4  # one that is not contiguous
     return max(step * (config.num_stages - 1), across_warps, spread_vector)
@@ -258,6 +263,7 @@ class MatrixVector:
         rules=(
             Rule("vector", _vector, _BLOCKS),
             tile_rules.INDEX_RANGE,
+            Rule("dtype-support", _dtype, ("variant",)),
             Rule("per-thread", _per_thread, (*_BLOCKS, "block_k", "num_warps")),
             Rule("parts", tile_rules.PARTS.check, tile_rules.PARTS.fields),
             tile_rules.shared_rule(shared_bytes),

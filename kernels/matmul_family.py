@@ -103,14 +103,18 @@ class MatmulFamily:
         return self._by_name[name]
 
     def _space(self, problem: Problem, device: DeviceInfo) -> Space:
-        unsupported = _unsupported(problem)
+        unsupported = self.unsupported(problem)
         if unsupported is not None:
             raise ConfigError(f"{problem}: {unsupported}")
         return enumerate_space(self._spaces, problem, device)
 
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why no kernel of the family computes a problem, or None."""
+        return _unsupported(problem)
+
     def violation(self, config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
         """Return the rule a config breaks, or None if it is legal."""
-        unsupported = _unsupported(problem)
+        unsupported = self.unsupported(problem)
         if unsupported is not None:
             return Violation("problem", unsupported)
         return find_violation(self._spaces, config, problem, device)

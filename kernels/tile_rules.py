@@ -209,13 +209,15 @@ def warpgroup_dot(config: Config, problem: Problem, device: DeviceInfo) -> bool:
     return problem.dtype != "float32" or problem.precision == "tf32"
 
 
-def _buffers(config: Config, problem: Problem, warpgroup: bool) -> tuple[int, int]:
+def _buffers(
+    config: Config, problem: Problem, device: DeviceInfo, warpgroup: bool
+) -> tuple[int, int]:
     """Return how many tiles of A and of B a pipelined tile program keeps in shared memory."""
     if not warpgroup:
         return config.num_stages - 1, config.num_stages - 1
-    if ITEMSIZE[problem.dtype] > 1:
+    if ITEMSIZE[problem.dtype] > 1 or device.capability >= 100:
         return config.num_stages, config.num_stages
-    # 8-bit operands are read along K alone; others are turned in registers on their way.
+    # Hopper reads 8-bit operands along K alone; others are turned in registers on their way.
     a = config.num_stages if problem.layout[0] == "n" else 1
     return a, config.num_stages if problem.layout[1] == "t" else 1
 
@@ -231,7 +233,7 @@ def shared_bytes(config: Config, problem: Problem, device: DeviceInfo) -> int:
     The epilogue reuses the space to rearrange the tile, in float32 where that is what it stores.
     """
     warpgroup = warpgroup_dot(config, problem, device)
-    of_a, of_b = _buffers(config, problem, warpgroup)
+    of_a, of_b = _buffers(config, problem, device, warpgroup)
     elements = (config.block_m * of_a + config.block_n * of_b) * config.block_k
     barriers = 64 if warpgroup and device.capability >= 100 else 0
     epilogue = _epilogue(config, problem, device, warpgroup)
@@ -242,14 +244,19 @@ def _epilogue(config: Config, problem: Problem, device: DeviceInfo, warpgroup: b
     """Return the bytes through which a tile is rearranged to be stored."""
     tile = config.block_m * config.block_n
     wide, whole = ITEMSIZE[problem.out_dtype] == 4, config.split_k == 1
-    if device.backend != "cuda" or not (wide or (warpgroup and not whole)):
+    if not wide and whole:
         return 2 * tile
+    even = problem.n * ITEMSIZE[problem.dtype] % 16 == 0  # else rows of the result start anywhere
     if warpgroup:
         # Blackwell's sums leave their own memory as they are stored, where nothing narrows them.
-        as_stored = wide and (whole or problem.dtype == "float32")
+        as_stored = wide and even and (whole or problem.dtype == "float32")
         return tile if as_stored and device.capability >= 100 else 4 * tile
     # A warp's product is stored in another order: large tiles are rearranged a part at a time.
-    return min(4 * tile, max(LEAST_REARRANGED, 128 * config.num_warps * device.warp_size))
+    a_thread = 256 if wide and not even and ITEMSIZE[problem.dtype] == 1 else 128
+    part = min(4 * tile, max(LEAST_REARRANGED, a_thread * config.num_warps * device.warp_size))
+    if device.backend == "cuda":
+        return part
+    return 2 * tile if whole else max(2 * tile, part)
 
 
 def shared_rule(predict: SharedBytes) -> Rule:

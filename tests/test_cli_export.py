@@ -98,7 +98,10 @@ def test_what_has_no_row_is_listed_with_the_command_that_tunes_it(fill, shapes, 
     )
     assert unfit.startswith("32x128x128 bfloat16 nt: the config of its row is not legal here (bl")
     assert absent == "8x128x128 bfloat16 nt: no row; " + command.format(8)
-    assert odd.startswith("7x9x11 float16 nt -> float32 unaligned: no row; to tune it: put - {m: 7")
+    assert odd == (
+        "7x9x11 float16 nt -> float32 unaligned: no row; to tune it: tunekit tune --shape"
+        f" '7x9x11 float16 nt -> float32 unaligned' --cache {own_cache}"
+    )
     assert captured.err == (
         f"tunekit: 4 of 5 problems of shapes.yaml have no row that serves them on {H200.slug}; "
         f"to tune them there: tunekit tune --shapes shapes.yaml --cache {own_cache}\n"

@@ -267,6 +267,19 @@ def test_a_fake_operand_has_a_wider_result():
     assert (wide.dtype, wide.shape) == (torch.float32, (3, 3))
 
 
+def test_operands_of_a_device_without_autocast_are_torchs():
+    a = torch.empty(3, 4, dtype=torch.float16, device="meta", requires_grad=True)
+    for multiply in (tunekit.matmul, torch.compile(tunekit.matmul, backend="eager")):
+        wide = multiply(a, a.t(), out_dtype=torch.float32)
+        assert (wide.dtype, wide.shape) == (torch.float32, (3, 3))
+    for call in (tunekit.matmul, tunekit.explain, tunekit.linear):
+        with (
+            tunekit.policy(backend="triton"),
+            pytest.raises(ProblemError, match="the operands are on meta"),
+        ):
+            call(a, a if call is tunekit.linear else a.t())
+
+
 def test_an_inference_tensor_is_written_in_inference_mode_alone(outs):
     a, b = torch.randn(16, 16).half(), torch.randn(16, 16).half()
     with torch.inference_mode():

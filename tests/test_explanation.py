@@ -237,6 +237,17 @@ def test_a_problem_may_be_written_as_show_prints_it(tuned, capsys, words):
     assert capsys.readouterr().out.startswith("512x4096x4096 bfloat16 nt on ")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "why"),
+    [("int32", "int32 operands are not supported"), ("float8_e5m2", "give out_dtype bfloat16 or")],
+)
+def test_what_no_kernel_computes_is_said_and_no_command_that_would_fail(dtype, why, capsys):
+    assert main(["explain", "64", "64", "64", dtype]) == 1
+    assert why in capsys.readouterr().err
+    assert main(["tune", "--shape", f"64,64,64,{dtype}", "--device", "replay"]) == 1
+    assert why in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [("512",), ("512", "x", "4"), ("1", "2", "3", "a", "b", "c")])
 def test_what_is_no_problem_is_wrong_usage_with_an_example(tuned, capsys, words):
     assert main(["explain", *words]) == 2

@@ -228,3 +228,18 @@ def test_what_is_functionalized_is_torchs(pretend_gpu):
     assert torch.allclose(layer(a), a @ b)
     with tunekit.policy(backend="triton"), pytest.raises(ProblemError, match="traced"):
         functional(a, b)
+
+
+def test_what_a_transform_multiplies_is_explained(pretend_gpu):
+    a, b, seen = torch.randn(3, 4, 16), torch.randn(16, 8), []
+
+    def product(x, y):
+        seen.append(tunekit.explain(x, y).key.problem)
+        return tunekit.matmul(x, y, on_miss="fallback")
+
+    torch.func.vmap(product, (0, None))(a, b)
+    torch.func.vmap(product)(a, b.expand(3, 16, 8))
+    torch.func.grad(lambda x: product(x, b).sum())(a[0])
+    torch.func.vmap(torch.func.grad(lambda x: product(x, b).sum()))(a)
+    sizes = [(problem.batch, problem.m, problem.n, problem.k) for problem in seen]
+    assert sizes == [(1, 12, 8, 16), (3, 4, 8, 16), (1, 4, 8, 16), (1, 12, 8, 16)]

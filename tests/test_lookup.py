@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shlex
 
 import pytest
 
@@ -11,6 +12,7 @@ from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import DecodedRow, RowTable, distance, how_to_tune
+from tunekit.shapes import parse_shape, read_shapes
 from tunekit.space import Violation
 from tunekit.trial import Best, Choice, Fingerprint, Grade, Measurement, Origin, Provenance
 
@@ -164,11 +166,32 @@ def test_the_advice_can_be_pasted_whatever_the_path():
     assert advice.endswith("--cache '/my caches/c.db'")
 
 
-def test_the_advice_for_what_a_command_cannot_name_is_a_shapes_entry():
-    odd = dataclasses.replace(problem(16, dtype="float32", precision="tf32"), aligned=False)
-    advice = how_to_tune(TuningKey.of(odd, H200.slug), "/c.db")
-    assert "m: 16, n: 4096, k: 4096, dtype: float32, precision: tf32, layout: nt" in advice
-    assert "aligned: false" in advice
+ASKED = [
+    problem(16, dtype="int8", out_dtype="int32"),
+    problem(16, dtype="int8"),
+    problem(16, out_dtype="float32"),
+    problem(16, batch=3),
+    problem(16, aligned=False),
+    problem(16, dtype="float32", precision="tf32", aligned=False),
+    problem(16, dtype="float8_e4m3fn", out_dtype="bfloat16", scaling="row"),
+    problem(15, 15, 15),
+    problem(15, 15, 15, aligned=False),
+    problem(15, 15, 15, batch=2),
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_the_advice_names_the_same_problem_in_a_command_or_else_in_a_file(asked):
+    advice = how_to_tune(TuningKey.of(asked, H200.slug), "/c.db").removeprefix("to tune it: ")
+    # The first is not how such operands lie by themselves, the second not what they usually give.
+    if asked in (problem(15, 15, 15), problem(16, dtype="int8")):
+        entry = advice.removeprefix("put - ").split(" under shapes: ")[0]
+        [shape] = read_shapes(f"shapes: [{entry}]", path="file")
+    else:
+        words = shlex.split(advice)
+        assert words[:3] == ["tunekit", "tune", "--shape"]
+        shape = parse_shape(words[3])
+    assert shape.problem == asked
 
 
 def replayed(best: Best, *, imported: bool = False) -> Best:

@@ -117,6 +117,13 @@ def test_every_input_gives_what_torch_gives(case, gpu, request):
         assert torch.allclose(found, expected, rtol=1e-2, atol=1e-2 if case == "bfloat16" else 1e-5)
 
 
+def test_a_nested_input_is_torchs(pretend_gpu):
+    parts, weight = [torch.randn(2, 8), torch.randn(3, 8)], torch.randn(5, 8)
+    found = tunekit.linear(torch.nested.nested_tensor(parts), weight)
+    for mine, part in zip(found.unbind(), parts, strict=True):
+        torch.testing.assert_close(mine, functional.linear(part, weight))
+
+
 WRONG = {
     "features": lambda: (torch.randn(3, 7), torch.randn(5, 8), None),
     "features of a vector": lambda: (torch.randn(7), torch.randn(5, 8), None),
@@ -401,6 +408,15 @@ def test_replacing_is_undone_at_the_end_of_a_block_also_by_an_exception():
     with pytest.raises(KeyError), tunekit.replace_linear(made):
         raise KeyError("stop")
     assert kinds(made) == before
+
+
+def test_a_replaced_model_is_scripted_as_torchs():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    x, expected = torch.randn(2, 8), torch.jit.script(model)
+    tunekit.replace_linear(model)
+    scripted = torch.jit.script(model)
+    assert torch.equal(scripted(x), expected(x))
+    assert {type(model[0]), type(model[2])} == {tunekit.nn.Linear}
 
 
 def test_replacing_again_does_nothing_and_its_undoing_neither():

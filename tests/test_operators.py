@@ -120,6 +120,36 @@ def test_gradients_go_through_the_compiled_graph():
     alike(transformed(a.detach(), w.detach()), expected[0])
 
 
+def _cubed(multiply, w):
+    return lambda a: multiply(a, w).pow(3)
+
+
+TRANSFORMED = [
+    lambda f, x: torch.func.jvp(f, (x,), (x,))[1],
+    lambda f, x: torch.func.grad(lambda y: torch.func.grad(lambda z: f(z).sum())(y).sum())(x),
+    lambda f, x: torch.func.jvp(torch.func.grad(lambda y: f(y).sum()), (x,), (x,))[1],
+    lambda f, x: torch.func.grad(lambda y: torch.func.jvp(f, (y,), (x,))[1].sum())(x),
+    lambda f, x: torch.func.jvp(lambda y: torch.func.jvp(f, (x,), (y,))[1], (x,), (x,))[1],
+]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("transformed", TRANSFORMED)
+def test_compiled_transforms_differentiate_through_every_level(transformed, backend):
+    x, w = torch.rand(2, 3), torch.rand(3, 2)
+    traced = torch.compile(
+        lambda x, w: transformed(_cubed(by_triton, w), x), fullgraph=True, backend=backend
+    )
+    alike(traced(x, w), transformed(_cubed(torch.matmul, w), x))
+
+
+def test_a_tangent_goes_through_the_compiled_graph(compiled):
+    a, b = torch.rand(2, 3), torch.rand(3, 2)
+    with torch.autograd.forward_ad.dual_level():
+        result = compiled(by_triton)(torch.autograd.forward_ad.make_dual(a, 2 * a), b)
+        alike(torch.autograd.forward_ad.unpack_dual(result).tangent, 2 * a @ b)
+
+
 def test_a_compiled_map_is_a_product(compiled):
     a, b = torch.randn(3, 4, 16), torch.randn(16, 8)
     alike(compiled(torch.func.vmap(by_triton, (0, None)))(a, b), a @ b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
 
@@ -193,3 +194,22 @@ def test_determinism_makes_a_cache_that_cannot_be_read_an_error(pretend_gpu, own
     own_cache.write_text("this is not a database, and it is long enough to be read as one" * 100)
     with tunekit.policy(deterministic=True), pytest.raises(StoreError, match="cannot be read"):
         tunekit.matmul(*operands())
+
+
+def test_a_block_may_be_left_in_another_context_than_it_was_entered_in():
+    block = tunekit.policy(backend="vendor")
+    contextvars.copy_context().run(block.__enter__)
+    assert not block.__exit__(None, None, None)
+
+    async def products():
+        with tunekit.policy(backend="vendor"):
+            yield 1
+            yield 2
+
+    async def unfinished():
+        async for _ in products():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(unfinished())
+    assert current().policy.backend == "auto"

@@ -15,6 +15,7 @@ from tunekit.policies import Policy, current
 from tunekit.products import (
     PLAIN,
     SUPPORTED,
+    autocast_dtype,
     is_lazy,
     product,
     product_into,
@@ -51,8 +52,7 @@ def _settled(
         return _by_torch(a, b, out, out_dtype, how)
     kernels = how.backend == "triton" or (how.backend == "auto" and products.on_gpu(a))
     casts = (kernels or out_dtype is not None) and out is None
-    if casts and torch.is_autocast_enabled(a.device.type):
-        dtype = torch.get_autocast_dtype(a.device.type)
+    if casts and (dtype := autocast_dtype(a)) is not None:
         with torch.autocast(a.device.type, enabled=False):
             return unusual(_cast(a, dtype), _cast(b, dtype), None, out_dtype, backend, on_miss)
     if out_dtype is not None and out_dtype != a.dtype:
@@ -118,8 +118,7 @@ def _compiled(
         return _by_torch(a, b, out, out_dtype, Policy())  # a subclass may not know the operator
     kernels = backend == "triton" or (products.on_gpu(a) and backend != "vendor")
     casts = kernels or (out_dtype is not None and out is None)
-    if casts and torch.is_autocast_enabled(a.device.type):
-        dtype = torch.get_autocast_dtype(a.device.type)
+    if casts and (dtype := autocast_dtype(a)) is not None:
         a, b = _cast(a, dtype), _cast(b, dtype)
     if out_dtype is not None and out_dtype != a.dtype:
         recording = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
@@ -140,9 +139,7 @@ def as_met(a: torch.Tensor, b: torch.Tensor, how: Policy) -> tuple[torch.Tensor,
     kernels = how.backend == "triton" or (how.backend == "auto" and products.on_gpu(a))
     if not kernels or not a.layout is b.layout is torch.strided:
         return a, b
-    dtype = None
-    if torch.is_autocast_enabled(a.device.type):
-        dtype = torch.get_autocast_dtype(a.device.type)
+    dtype = autocast_dtype(a)
     return _form_met(a, dtype, how), _form_met(b, dtype, how)
 
 

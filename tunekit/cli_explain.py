@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import click
 
 from tunekit.cache import Store
-from tunekit.errors import NoStoreError
+from tunekit.errors import NoStoreError, ProblemError
 from tunekit.explanation import Explanation, explain
+from tunekit.kernels import family
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import how_to_tune
 from tunekit.output import answer, answer_json, answer_width, counted, wrap
@@ -56,9 +57,13 @@ def run_explain(
     """Explain one problem and return the exit code.
 
     Raises:
-        TunekitError: the problem is none, the cache cannot be read, or no GPU is known.
+        TunekitError: the problem is none, or no kernel computes it, or the cache cannot be read,
+            or no GPU is known.
     """
     problem = parse_words(words, dtype, layout)
+    unsupported = family(problem.family).unsupported(problem)
+    if unsupported is not None:
+        raise ProblemError(f"{problem}: {unsupported}")
     try:
         with Store.open(cache, create=False) as store:
             found = explain(store, problem, which_gpu(gpu, store))

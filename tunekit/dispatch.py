@@ -30,6 +30,7 @@ from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError, DeviceError
 from tunekit.folding import fold, pairs, result_shape
 from tunekit.forecast import Forecast, forecast
+from tunekit.gradients import is_transformed, underneath
 from tunekit.kernels import family
 from tunekit.kernels.operands import dense_operands, describe, float32_precision
 from tunekit.key import Problem, TuningKey
@@ -180,6 +181,10 @@ def explain(
     if is_left_to_watchers(how):
         return Forecast(Choice.VENDOR, "who watches or traces the call wants torch's own")
     with torch._C.DisableTorchFunction():  # a default device is a mode that sees each look, too
+        if is_transformed() and type(a) in PLAIN and type(b) in PLAIN:
+            a, b = underneath(a, b) or (a, b)
+            with torch._C._DisableFuncTorch():
+                return _explained(*as_met(a, b, how), how, device)
         return _explained(*as_met(a, b, how), how, device)
 
 

@@ -104,6 +104,22 @@ def _of_right(a: torch.Tensor, grad: torch.Tensor, form: Form, multiply: Multipl
     return multiply(grad.mT, a).mT if form.columns else multiply(a.mT, grad)
 
 
+def tangent(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_tangent: torch.Tensor | None,
+    b_tangent: torch.Tensor | None,
+    multiply: Multiply,
+) -> torch.Tensor | None:
+    """Return how a product changes as its operands do, or None if they do not."""
+    parts = []
+    if a_tangent is not None:
+        parts.append(multiply(a_tangent, b))
+    if b_tangent is not None:
+        parts.append(multiply(a, b_tangent))
+    return sum(parts[1:], parts[0]) if parts else None
+
+
 class _Product(torch.autograd.Function):
     """A product as autograd, forward-mode differentiation and `torch.func` want it."""
 
@@ -136,13 +152,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, a_tangent: Any, b_tangent: Any, *_: None) -> torch.Tensor | None:
         a, b = ctx.saved_tensors
-        multiply = _multiplier(*ctx.how)
-        parts = []
-        if a_tangent is not None:
-            parts.append(multiply(a_tangent, b))
-        if b_tangent is not None:
-            parts.append(multiply(a, b_tangent))
-        return sum(parts[1:], parts[0]) if parts else None
+        return tangent(a, b, a_tangent, b_tangent, _multiplier(*ctx.how))
 
     @staticmethod
     def vmap(
@@ -180,6 +190,39 @@ def _spread(
     for _ in range(wanted - max(rank, 2) if at is not None else 0):
         operand = operand.unsqueeze(1)
     return operand
+
+
+def underneath(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the operands of the plain product that transforms make of this one.
+
+    None if it is mapped over by more than one of them.
+    """
+    with torch._C._DisableFuncTorch():
+        (a, a_maps), (b, b_maps) = _unwrapped(a), _unwrapped(b)
+        levels = {level for level, _ in (*a_maps, *b_maps)}
+        if len(levels) > 1:
+            return None
+        if not levels:
+            return a, b
+        found = []
+
+        def note(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            found.append((left, right))
+            return torch.matmul(left.to("meta"), right.to("meta"))
+
+        a_at, b_at = (maps[0][1] if maps else None for maps in (a_maps, b_maps))
+        mapped(a, b, a_at, b_at, note)
+        return found[0]
+
+
+def _unwrapped(operand: torch.Tensor) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+    """Return what transforms have wrapped, with the level and the dimension of each map."""
+    functorch, maps = torch._C._functorch, []
+    while functorch.is_functorch_wrapped_tensor(operand):
+        if functorch.is_batchedtensor(operand):
+            maps.append((functorch.maybe_get_level(operand), functorch.maybe_get_bdim(operand)))
+        operand = functorch.get_unwrapped(operand)
+    return operand, maps
 
 
 def _multiplier(scope: Scope, backend: str | None, on_miss: str | None) -> Multiply:

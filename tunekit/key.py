@@ -46,6 +46,11 @@ def canonical_dtype(name: Any) -> str:
     return text
 
 
+def usual_output(dtype: str) -> str:
+    """Return what operands of a dtype give unless another is asked for: sums of int8 are int32."""
+    return "int32" if dtype == "int8" else dtype
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
     """One product: A (m, k) times B (k, n) gives C (m, n), `batch` times over.

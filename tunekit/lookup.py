@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.differences import Difference, compiler_differences, version_differences
-from tunekit.key import Problem, TuningKey
+from tunekit.key import Problem, TuningKey, usual_output
 from tunekit.space import Legality
 from tunekit.trial import Best, Fingerprint, Grade, Origin
 
@@ -283,19 +283,25 @@ def _apart(a: Sizes, b: Sizes) -> float:
 
 def how_to_tune(key: TuningKey, location: str) -> str:
     """Say how to tune a key into the cache at this location: the command line, where one can."""
-    problem = key.problem
+    problem, cache = key.problem, shlex.quote(location)
     shape = f"{problem.m},{problem.n},{problem.k},{problem.dtype},{problem.layout}"
     plain = Problem(
-        problem.family, problem.m, problem.n, problem.k, problem.dtype, layout=problem.layout
-    )
+        problem.family, problem.m, problem.n, problem.k, problem.dtype,
+        usual_output(problem.dtype), layout=problem.layout,
+    )  # fmt: skip
     if problem == replace(plain, aligned=plain.naturally_aligned()):
-        return f"to tune it: tunekit tune --shape {shape} --cache {shlex.quote(location)}"
+        return f"to tune it: tunekit tune --shape {shape} --cache {cache}"
+    # Of what says no more than the short form, the alignment is taken to be the natural one.
+    written = str(problem)
+    whole = problem.batch != 1 or len(written.split()) > 3
+    if whole and Problem.parse(written, family=problem.family) == problem:
+        return f"to tune it: tunekit tune --shape {shlex.quote(written)} --cache {cache}"
     fields = ", ".join(
         f"{name}: {str(value).lower() if isinstance(value, bool) else value}"
         for name, value in problem.to_dict().items()
-        if name in ("m", "n", "k", "dtype", "layout") or value != getattr(plain, name)
+        if name in ("m", "n", "k", "dtype", "layout", "aligned") or value != getattr(plain, name)
     )
     return (
         f"to tune it: put - {{{fields}}} under shapes: in a file"
-        f" and run tunekit tune --shapes FILE --cache {shlex.quote(location)}"
+        f" and run tunekit tune --shapes FILE --cache {cache}"
     )

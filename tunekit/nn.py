@@ -129,6 +129,9 @@ class Linear(torch.nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return `input` (*, in_features) times the weights, plus the bias: (*, out_features)."""
+        # A script is a program of torch's own, which could not hold what is chosen in Python.
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return functional.linear(input, self.weight, self.bias)
         return linear(input, self.weight, self.bias)
 
 
@@ -248,6 +251,7 @@ def _ours(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
         type(input) in PLAIN
         and type(weight) in PLAIN
         and (products.on_gpu(input) or insists)
+        and not (input.is_nested or weight.is_nested)
         and input.device == weight.device
         and input.dtype == weight.dtype
         and (input.dtype in products.SUPPORTED or insists)
@@ -276,8 +280,7 @@ def _fits_beside(bias: torch.Tensor, weight: torch.Tensor) -> bool:
 
 def _casts(input: torch.Tensor) -> bool:
     """Say whether autocast would convert operands: torch keeps the weights it has converted."""
-    kind = input.device.type
-    return torch.is_autocast_enabled(kind) and input.dtype != torch.get_autocast_dtype(kind)
+    return products.autocast_dtype(input) not in (None, input.dtype)
 
 
 def _is_bare(bias: torch.Tensor) -> bool:

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import _SingleLevelFunction
 
-from tunekit.gradients import Form, gradients, mapped
+from tunekit.gradients import Form, gradients, mapped, tangent
 from tunekit.policies import current
 from tunekit.products import product
 
@@ -48,31 +49,56 @@ class _Recorded(_SingleLevelFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, a: torch.Tensor, b: torch.Tensor, backend: str, on_miss: str
+        ctx: Any, a: torch.Tensor, b: torch.Tensor, backend: str, on_miss: str, dual: bool
     ) -> torch.Tensor:
         needs_a, needs_b = ctx.needs_input_grad[:2]
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+        if dual:  # else it would hold operands that the backward pass has no use for
+            ctx.save_for_forward(a, b)
+        ctx.set_materialize_grads(False)
         ctx.forms = Form.of(a), Form.of(b)
         ctx.how = backend, on_miss
-        with torch._C._AutoDispatchBelowAutograd():
+        # What transforms lie around this one records and differentiates the product as well, and
+        # would not, as nothing inside of a function is recorded.
+        with torch.enable_grad(), _set_fwd_grad_enabled(True), _below():
             return traced(a, b, backend, on_miss)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[Any, ...]:
+        if grad is None:
+            return (None,) * 5
         a, b = ctx.saved_tensors
 
         def multiply(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return traced(x, y, *ctx.how)
 
-        return (*gradients(a, b, grad, ctx.forms, multiply), None, None)
+        return (*gradients(a, b, grad, ctx.forms, multiply), None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, a_tangent: Any, b_tangent: Any, *_: None) -> torch.Tensor | None:
+        a, b = (_unpack_dual(one, 0)[0] for one in ctx.saved_tensors)
+        with _set_fwd_grad_enabled(True):
+            return tangent(a, b, a_tangent, b_tangent, lambda x, y: traced(x, y, *ctx.how))
+
+
+def _is_dual(operand: torch.Tensor) -> bool:
+    """Say whether forward-mode differentiation is to go through an operand."""
+    # There is one level, and a graph may open it without the module that counts levels in Python.
+    return _unpack_dual(operand, 0)[1] is not None
+
+
+_unpack_dual = torch._VF._unpack_dual
+_below = torch._C._AutoDispatchBelowAutograd
 
 
 def _autograd(a: torch.Tensor, b: torch.Tensor, backend: str, on_miss: str) -> Any:
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+    recording = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    dual = _is_dual(a) or _is_dual(b)
+    if recording or dual:
         # As torch's own operators do it: a transform comes here for each of its levels.
         with enable_single_level_autograd_function():
-            return _Recorded.apply(a, b, backend, on_miss)  # type: ignore[attr-defined]
-    with torch._C._AutoDispatchBelowAutograd():
+            return _Recorded.apply(a, b, backend, on_miss, dual)  # type: ignore[attr-defined]
+    with _below():
         return traced(a, b, backend, on_miss)
 
 

@@ -7,14 +7,17 @@ process. What was prepared under a policy is remembered with it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from tunekit.config import Config
 from tunekit.errors import ProblemError
+
+logger = logging.getLogger(__name__)
 
 Backend = Literal["auto", "triton", "vendor"]
 OnMiss = Literal["warn", "fallback", "error"]
@@ -145,7 +148,7 @@ def policy(**changes: Any) -> Iterator[Policy]:
     try:
         yield inside.policy
     finally:
-        HERE.reset(token)
+        _leave(token)
 
 
 @contextmanager
@@ -155,7 +158,17 @@ def under(scope: Scope) -> Iterator[None]:
     try:
         yield
     finally:
+        _leave(token)
+
+
+def _leave(token: Token[Scope | None]) -> None:
+    """Take back what a block said."""
+    try:
         HERE.reset(token)
+    except ValueError:
+        # The block was left in another task or thread than it was entered in, as those of an
+        # unfinished generator are, or of a server's dependency. What it said never held here.
+        logger.debug("a policy was left in another context than it was entered in")
 
 
 def _changed(before: Policy, changes: dict[str, Any]) -> Policy:

@@ -163,6 +163,15 @@ def refuse(a: Any, b: Any) -> None:
         raise ProblemError(f"backend='triton' cannot multiply these operands: {reason}")
 
 
+def autocast_dtype(operand: torch.Tensor) -> torch.dtype | None:
+    """Return what autocast makes of an operand where it is, or None if it is off there."""
+    kind = operand.device.type
+    # Of a device that has no autocast, as `meta`, torch does not even answer whether it is on.
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
 def is_lazy(tensor: torch.Tensor) -> bool:
     """Say whether memory holds something else than the tensor: its negative, or nothing."""
     return tensor.is_neg() or tensor._is_zerotensor()

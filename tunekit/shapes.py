@@ -19,7 +19,15 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tunekit.errors import ProblemError, ShapesError
-from tunekit.key import LAYOUTS, MAX_SIZE, PRECISIONS, SCALINGS, Problem, canonical_dtype
+from tunekit.key import (
+    LAYOUTS,
+    MAX_SIZE,
+    PRECISIONS,
+    SCALINGS,
+    Problem,
+    canonical_dtype,
+    usual_output,
+)
 
 FAMILY = "matmul"
 """The kernel family every entry of a shapes file belongs to."""
@@ -111,8 +119,7 @@ def natural(**fields: Any) -> Problem:
 
     Products of int8 are summed in int32, and so is what they give unless another is asked for.
     """
-    if canonical_dtype(fields["dtype"]) == "int8":
-        fields.setdefault("out_dtype", "int32")
+    fields.setdefault("out_dtype", usual_output(canonical_dtype(fields["dtype"])))
     problem = Problem(family=FAMILY, **fields)
     return problem if "aligned" in fields else replace(problem, aligned=problem.naturally_aligned())
 

@@ -11,7 +11,7 @@ from tunekit.errors import ProblemError
 from tunekit.kernels.operands import dense_operands, scale_shapes, torch_dtype
 from tunekit.key import Problem
 from tunekit.policies import Policy, Scope, remember, scope_of
-from tunekit.products import STATE, counted, guarded, is_stored, on_gpu
+from tunekit.products import STATE, autocast_dtype, counted, guarded, is_stored, on_gpu
 from tunekit.serving import Launch, kind_of, scaling_of
 
 WIDER = {
@@ -128,6 +128,8 @@ def _product(
         return _of_integers(a, b, matrices and not watched)
     if a.is_cuda and matrices and not watched:
         return torch.mm(a, b, out_dtype=out_dtype)
+    if autocast_dtype(a) is None:
+        return torch.matmul(a.to(out_dtype), b.to(out_dtype))
     with torch.autocast(a.device.type, enabled=False):  # which would make them narrow again
         return torch.matmul(a.to(out_dtype), b.to(out_dtype))
 

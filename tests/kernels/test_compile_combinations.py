@@ -85,6 +85,17 @@ CASES = [
      pointer(16, 32, 16, warps=2, stages=2)),
     (HOPPER, {**BATCHED, "m": 1, "n": 1, "k": 1, "aligned": False},
      Config("gemv", 1, 128, 16, num_warps=2, num_stages=1)),
+    # Blackwell reads 8-bit operands along either dimension
+    (("sm_100",), {**TENSOR, "layout": "tt"}, pointer(256, 64, 32, warps=8, stages=5)),
+    # what a tile is stored through: in float32 where it is split, wider where rows start anywhere
+    (EVERYWHERE, {**SQUARE, "dtype": "bfloat16", "m": 100, "n": 128, "k": 511, "layout": "tn",
+                  "aligned": False}, pointer(64, 16, 16, warps=8, stages=2, parts=16)),
+    (("sm_86", "sm_90", "sm_100", "sm_120"),
+     {**INT8, "n": 100, "layout": "nn", "aligned": False},
+     pointer(128, 256, 32, warps=8, stages=2)),
+    (("sm_80",), {**SQUARE, "dtype": "float16", "m": 1, "n": 2, "k": 512, "layout": "tn",
+                  "aligned": False},
+     Config("gemv", 1, 128, 16, split_k=4, num_warps=1, num_stages=3)),
 ]  # fmt: skip
 """Architectures, a problem, and a config. The first of each stand for the others by default."""
 

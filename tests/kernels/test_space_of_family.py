@@ -66,6 +66,14 @@ def test_float8_has_no_config_where_there_is_no_such_hardware(arch):
     assert space.pruned["dtype-support"]
 
 
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "gfx942"])
+def test_one_row_of_float8_has_configs_where_the_compiler_can_read_it(arch):
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        row = Problem("matmul", 1, 64, 1024, dtype, "bfloat16")
+        readable = dtype == "float8_e5m2" or arch in ("sm_89", "gfx942")
+        assert bool(MATMUL.space(row, KNOWN_DEVICES[arch]).configs) == readable
+
+
 def test_an_unknown_family_is_an_error_that_lists_those_there_are():
     with pytest.raises(ProblemError, match="use one of matmul"):
         family("convolution")
