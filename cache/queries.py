@@ -17,6 +17,7 @@ from sqlalchemy import (
     Connection,
     FromClause,
     Select,
+    any_,
     bindparam,
     column,
     distinct,
@@ -120,6 +121,17 @@ TABLES: Select[Any] = (
     .where(column("type") == "table")
 )
 """The names of an SQLite file's tables."""
+
+SERVER_TABLES: Select[Any] = (
+    select(column("tablename"))
+    .select_from(table("pg_tables", column("schemaname")))
+    .where(column("schemaname") == any_(func.current_schemas(False)))
+)
+"""The names of tables on a server that a connection finds, as of its transaction.
+
+`pg_table_is_visible`, which SQLAlchemy's inspector asks, answers as of now: of a table that another
+transaction has replaced since ours began, neither the old nor the new one would be there.
+"""
 
 DEVICES = select(*(_DEVICE.c[name] for name in DEVICE_FIELDS))
 _COMPILER = {BESTS: _BEST.c.compiler, TRIALS: _ENVIRONMENT.c.compiler}

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, insert, inspect
+from sqlalchemy import Connection, insert
 
 from tunekit.cache.engine import Database
 from tunekit.cache.models import (
@@ -20,7 +20,7 @@ from tunekit.cache.models import (
     Base,
     SchemaVersion,
 )
-from tunekit.cache.queries import TABLES, VERSIONS, select_rows
+from tunekit.cache.queries import SERVER_TABLES, TABLES, VERSIONS, select_rows
 from tunekit.cache.sqlite_file import copied_database, sqlite_connect
 from tunekit.errors import DamagedStoreError, NoStoreError, StoreError
 
@@ -97,7 +97,8 @@ def _look_through(connection: Connection) -> Found:
         names = (name for (name,) in select_rows(connection, TABLES))
         tables = frozenset(name for name in names if not name.startswith("sqlite_"))
     else:
-        tables = _OURS.intersection(inspect(connection).get_table_names())  # others may share it
+        names = (name for (name,) in select_rows(connection, SERVER_TABLES))
+        tables = _OURS.intersection(names)  # others may share it
     version = None
     if SchemaVersion.__tablename__ in tables:
         rows = select_rows(connection, VERSIONS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
-from tunekit.cache import Store, leases
-from tunekit.cache.models import SCHEMA_VERSION
+from tunekit.cache import Store, leases, place_of
+from tunekit.cache.engine import server_database
+from tunekit.cache.models import SCHEMA_VERSION, Base
+from tunekit.cache.tables import look
 from tunekit.errors import NoStoreError, StoreError
 
 psycopg = pytest.importorskip("psycopg", reason="install the extra `postgres`")
@@ -76,11 +79,34 @@ def test_an_older_schema_is_migrated_once_by_processes_that_open_it_at_once(
     ]
 
 
+def test_a_table_that_is_replaced_meanwhile_is_never_overlooked(server_url, server):
+    """As a migration replaces one: what PostgreSQL says is visible is of no one transaction."""
+    Store.open(server_url).close()
+    seen, ended = [], threading.Event()
+
+    def look_on():
+        database = server_database(place_of(server_url))
+        while not ended.is_set():
+            seen.append(look(database).tables)
+        database.close()
+
+    watching = [threading.Thread(target=look_on) for _ in range(2)]
+    for thread in watching:
+        thread.start()
+    for _ in range(200):
+        with server.transaction():
+            server.execute("ALTER TABLE lease RENAME TO older")
+            server.execute("CREATE TABLE lease (LIKE older INCLUDING ALL)")
+            server.execute("DROP TABLE older")
+    ended.set()
+    for thread in watching:
+        thread.join()
+    assert set(seen) == {frozenset(Base.metadata.tables)}
+
+
 def test_migrated_tables_are_those_of_the_models(old):
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
-
-    from tunekit.cache.models import Base
 
     with Store.open(old) as store, store.database.reading() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": "schema_version"})
