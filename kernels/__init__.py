@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunekit.errors import ConfigError, ProblemError
 from tunekit.kernels.protocol import Family, KernelCall, Launch, Prepared, Variant
+from tunekit.key import Problem
 from tunekit.trial import Fingerprint
 
 FAMILIES = ("matmul",)
@@ -20,6 +21,7 @@ __all__ = [
     "current_fingerprint",
     "family",
     "keep_compiler_key",
+    "unsupported",
 ]
 
 
@@ -34,6 +36,15 @@ def family(name: str) -> Family:
 
         return MATMUL
     raise ProblemError(f"unknown kernel family {name!r}: use one of {', '.join(FAMILIES)}")
+
+
+def unsupported(problem: Problem) -> str | None:
+    """Return why no kernel computes a problem on any device, or None. It loads no kernel."""
+    if problem.family == "matmul":
+        from tunekit.kernels.problems import unsupported as by_matmul
+
+        return by_matmul(problem)
+    return f"unknown kernel family {problem.family!r}: use one of {', '.join(FAMILIES)}"
 
 
 def compiler_identity() -> str:

@@ -29,9 +29,9 @@ from tunekit.kernels.padded import PaddedTiles
 from tunekit.kernels.persistent import PersistentTiles
 from tunekit.kernels.phased import PhasedRows
 from tunekit.kernels.pointer import PointerTiles
+from tunekit.kernels.problems import unsupported
 from tunekit.kernels.protocol import KernelCall, Launch, Prepared, Variant
 from tunekit.kernels.streamk import StreamK
-from tunekit.kernels.sums import is_float8
 from tunekit.kernels.swapped import SwappedOperands
 from tunekit.kernels.target import compile_call, compile_key
 from tunekit.kernels.tma import TmaTiles
@@ -68,16 +68,6 @@ VARIANTS: tuple[Variant, ...] = (
 )
 """Every variant of the family. A new one is one file and its entry here."""
 
-OUTPUTS = {
-    "float16": ("float16", "float32"),
-    "bfloat16": ("bfloat16", "float32"),
-    "float32": ("float32",),
-    "float8_e4m3fn": ("bfloat16", "float16", "float32"),
-    "float8_e5m2": ("bfloat16", "float16", "float32"),
-    "int8": ("int32",),
-}
-"""Operand dtypes the family's kernels take, and what each may be multiplied into."""
-
 
 class MatmulFamily:
     """Products of two matrices, as `Family` describes a kind of problem."""
@@ -103,20 +93,16 @@ class MatmulFamily:
         return self._by_name[name]
 
     def _space(self, problem: Problem, device: DeviceInfo) -> Space:
-        unsupported = self.unsupported(problem)
-        if unsupported is not None:
-            raise ConfigError(f"{problem}: {unsupported}")
+        reason = unsupported(problem)
+        if reason is not None:
+            raise ConfigError(f"{problem}: {reason}")
         return enumerate_space(self._spaces, problem, device)
-
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why no kernel of the family computes a problem, or None."""
-        return _unsupported(problem)
 
     def violation(self, config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
         """Return the rule a config breaks, or None if it is legal."""
-        unsupported = self.unsupported(problem)
-        if unsupported is not None:
-            return Violation("problem", unsupported)
+        reason = unsupported(problem)
+        if reason is not None:
+            return Violation("problem", reason)
         return find_violation(self._spaces, config, problem, device)
 
     def fingerprint(self, variant: str) -> Fingerprint:
@@ -204,21 +190,6 @@ class MatmulFamily:
         broken = self.violation(config, problem, device)
         if broken is not None:
             raise ConfigError(f"{config} is not legal for {problem}: {broken}")
-
-
-def _unsupported(problem: Problem) -> str | None:
-    """Return why no kernel of the family computes a problem, or None."""
-    outputs = OUTPUTS.get(problem.dtype)
-    if outputs is None:
-        return f"{problem.dtype} operands are not supported: use one of {', '.join(OUTPUTS)}"
-    if problem.out_dtype not in outputs:
-        allowed = " or ".join(outputs)
-        return f"{problem.dtype} operands give out_dtype {allowed}, not {problem.out_dtype}"
-    if problem.scaling != "none" and not is_float8(problem.dtype):
-        return f"{problem.dtype} operands are not scaled: scaling is for float8"
-    if problem.scaling != "none" and problem.batch != 1:
-        return "scaled products are not batched"
-    return None
 
 
 def _apart(a: Config, b: Config) -> float:

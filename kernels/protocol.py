@@ -100,9 +100,6 @@ class Family(Protocol):
     def space(self, problem: Problem, device: DeviceInfo) -> Space:
         """Return every legal config of the problem on the device."""
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why no kernel of the family computes a problem on any device, or None."""
-
     def violation(self, config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
         """Return the rule a config breaks, or None if it is legal."""
 

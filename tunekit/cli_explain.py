@@ -9,7 +9,7 @@ import click
 from tunekit.cache import Store
 from tunekit.errors import NoStoreError, ProblemError
 from tunekit.explanation import Explanation, explain
-from tunekit.kernels import family
+from tunekit.kernels import unsupported
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import how_to_tune
 from tunekit.output import answer, answer_json, answer_width, counted, wrap
@@ -61,9 +61,9 @@ def run_explain(
             or no GPU is known.
     """
     problem = parse_words(words, dtype, layout)
-    unsupported = family(problem.family).unsupported(problem)
-    if unsupported is not None:
-        raise ProblemError(f"{problem}: {unsupported}")
+    reason = unsupported(problem)
+    if reason is not None:
+        raise ProblemError(f"{problem}: {reason}")
     try:
         with Store.open(cache, create=False) as store:
             found = explain(store, problem, which_gpu(gpu, store))

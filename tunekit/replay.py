@@ -16,7 +16,7 @@ from pathlib import Path
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import RecordingError
-from tunekit.kernels import current_fingerprint, family
+from tunekit.kernels import current_fingerprint, unsupported
 from tunekit.key import Problem
 from tunekit.recording import RecordedProblem, Recording
 from tunekit.runner import Finals
@@ -140,9 +140,9 @@ class ReplayRunner:
         """Do nothing: nothing is held."""
 
     def _not_recorded(self, problem: Problem) -> str:
-        unsupported = family(problem.family).unsupported(problem)
-        if unsupported is not None:
-            return f"{problem}: {unsupported}"
+        reason = unsupported(problem)
+        if reason is not None:
+            return f"{problem}: {reason}"
         near = sorted(self._recording.problems, key=lambda p: (_distance(p, problem), p))
         shown = ", ".join(map(str, near[:_SHOWN])) or "nothing"
         more = len(near) - _SHOWN

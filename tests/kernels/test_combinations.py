@@ -16,8 +16,9 @@ from trying import H200, HOPPER_HERE, Trying, needs_descriptors
 
 from tunekit.config import Config
 from tunekit.errors import ConfigError
-from tunekit.kernels.matmul_family import MATMUL, OUTPUTS
+from tunekit.kernels.matmul_family import MATMUL
 from tunekit.kernels.operands import describe
+from tunekit.kernels.problems import OUTPUTS
 from tunekit.key import Problem
 
 TRYING = Trying(MATMUL, on_gpu=HOPPER_HERE)
