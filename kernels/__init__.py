@@ -35,7 +35,7 @@ def family(name: str) -> Family:
         from tunekit.kernels.matmul_family import MATMUL
 
         return MATMUL
-    raise ProblemError(f"unknown kernel family {name!r}: use one of {', '.join(FAMILIES)}")
+    raise ProblemError(_unknown(name))
 
 
 def unsupported(problem: Problem) -> str | None:
@@ -44,7 +44,11 @@ def unsupported(problem: Problem) -> str | None:
         from tunekit.kernels.problems import unsupported as by_matmul
 
         return by_matmul(problem)
-    return f"unknown kernel family {problem.family!r}: use one of {', '.join(FAMILIES)}"
+    return _unknown(problem.family)
+
+
+def _unknown(name: str) -> str:
+    return f"unknown kernel family {name!r}: use one of {', '.join(FAMILIES)}"
 
 
 def compiler_identity() -> str:
