@@ -78,6 +78,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return location
 
 
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have neither torch nor the driver find a GPU in this process, also where there is one."""
+    monkeypatch.setattr("tunekit.device.nvidia_gpus", lambda: None)
+    if importlib.util.find_spec("torch") is not None:
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
 @pytest.fixture(autouse=True)
 def same_operands() -> None:
     """Draw each test's operands anew and alike, whichever tests ran before it in this process."""

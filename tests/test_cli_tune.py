@@ -294,10 +294,9 @@ def contents(folder):
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_line_and_nothing_is_written(
-    case, device, bad_inputs, own_cache, capsys, monkeypatch
+    case, device, bad_inputs, own_cache, capsys, no_gpu
 ):
     argv, expected = BAD[case]
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     argv = argv if "--device" in argv else [*argv, "--device", device]
     before = contents(bad_inputs)
     assert main(["tune", *argv, "--json"]) == 1

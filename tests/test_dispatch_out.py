@@ -245,6 +245,17 @@ def test_a_wider_result_is_right_whoever_has_a_say(how, pretend_gpu, monkeypatch
     torch.testing.assert_close(found, a.float() @ b.float(), rtol=1e-4, atol=1e-3)
 
 
+def test_a_trace_asks_nothing_that_the_oldest_torch_cannot_trace(monkeypatch):
+    asked = torch.compiler.disable(torch.amp.is_autocast_available)
+    monkeypatch.setattr(torch.amp, "is_autocast_available", asked)
+    multiply = torch.compile(tunekit.matmul, backend="eager", fullgraph=True)
+    a = torch.randn(8, 8).half()
+    assert torch.equal(multiply(a, a), a @ a)
+    for place in ("cpu", "meta"):
+        there = a.to(place)
+        assert multiply(there, there, out_dtype=torch.float32).dtype is torch.float32
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_under_autocast_the_result_has_the_dtype_that_was_asked_for(compiled):
     def multiply(a, b, out_dtype):
@@ -280,6 +291,7 @@ def test_operands_of_a_device_without_autocast_are_torchs():
             call(a, a if call is tunekit.linear else a.t())
 
 
+@pytest.mark.interpreted
 def test_an_inference_tensor_is_written_in_inference_mode_alone(outs):
     a, b = torch.randn(16, 16).half(), torch.randn(16, 16).half()
     with torch.inference_mode():

@@ -67,9 +67,8 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_what_a_page_says_runs(page, prepared, tmp_path, monkeypatch, capsys):
+def test_what_a_page_says_runs(page, prepared, tmp_path, monkeypatch, capsys, no_gpu):
     settle(prepared, tmp_path, monkeypatch)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     names = given()
     for kind, text in steps(page):
         if kind == "python":

@@ -439,11 +439,9 @@ def test_the_real_kernels_are_verified_against_the_real_reference(gpu, monkeypat
     assert finals.vendor.repetitions == 3
 
 
-def test_without_a_gpu_measuring_is_a_clear_error(monkeypatch):
+def test_without_a_gpu_measuring_is_a_clear_error(no_gpu):
     from tunekit.gpu_runner import GpuRunner
 
-    monkeypatch.setattr("tunekit.device.nvidia_gpus", lambda: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="no CUDA device"):
         GpuRunner(0)
 

@@ -184,7 +184,7 @@ def test_installing_beside_hugging_faces_kernels_touches_none_of_it(wheel, tmp_p
         subprocess.run([*install, file], check=True)
 
     done = subprocess.run(
-        [inside, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, check=False
+        [inside, "-I", "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stderr

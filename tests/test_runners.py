@@ -19,10 +19,8 @@ def test_an_unknown_device_is_an_error(device):
         open_runner(device)
 
 
-def test_cuda_without_a_gpu_is_an_error(monkeypatch):
+def test_cuda_without_a_gpu_is_an_error(no_gpu):
     pytest.importorskip("torch", reason="asks torch whether there is a GPU")
-    monkeypatch.setattr("tunekit.device.nvidia_gpus", lambda: None)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(DeviceError, match="no CUDA device is usable"):
         open_runner("cuda")
 

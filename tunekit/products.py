@@ -166,10 +166,14 @@ def refuse(a: Any, b: Any) -> None:
 def autocast_dtype(operand: torch.Tensor) -> torch.dtype | None:
     """Return what autocast makes of an operand where it is, or None if it is off there."""
     kind = operand.device.type
-    # Of a device that has no autocast, as `meta`, torch does not even answer whether it is on.
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)
+    return torch.get_autocast_dtype(kind) if _autocasts(kind) else None
+
+
+def _autocasts(kind: str) -> bool:
+    """Say whether autocast is on. Of a device that has none, as `meta`, torch does not answer it."""
+    if torch.compiler.is_compiling():  # torch 2.11 cannot trace the question which devices have one
+        return kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
