@@ -75,13 +75,21 @@ class Drawing:
         rng = random.Random(f"{self.seed}/{number}")
         for _ in range(ATTEMPTS):
             example = draw(rng, self.place)
-            for config in rng.sample(self.pool, min(40, len(self.pool))):
+            for config in self._in_order(rng):
                 if MATMUL.violation(config, example.problem, self.device) is None:
                     keys = self._keys(example, config)
                     if keys <= self.known or len(self.known | keys) <= self.kernels:
                         self.known |= keys
                         return example, config
         return None
+
+    def _in_order(self, rng: random.Random) -> list[Config]:
+        """Return the pool, a variant after the other: else the one that is always legal is drawn."""
+        by_variant: dict[str, list[Config]] = {}
+        for config in self.pool:
+            by_variant.setdefault(config.variant, []).append(config)
+        order = rng.sample(list(by_variant.values()), len(by_variant))
+        return [config for configs in order for config in rng.sample(configs, len(configs))]
 
     def outcome(self, number: int) -> Outcome:
         """Draw the example of a number, and try it."""
@@ -142,6 +150,8 @@ def config_pool(device: DeviceInfo) -> list[Config]:
         Problem("matmul", 512, 512, 2048, "int8", "int32"),
         Problem("matmul", 16, 1024, 1024, "float8_e4m3fn", "bfloat16", scaling="row"),
         Problem("matmul", 1, 1024, 1024, "bfloat16"),
+        Problem("matmul", 512, 512, 1000, "bfloat16"),
+        Problem("matmul", 256, 256, 256, "float32", precision="ieee"),
         Problem("matmul", 40, 48, 33, "float32", aligned=False),
     ]
     pool: dict[Config, None] = {}

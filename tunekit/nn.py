@@ -233,6 +233,10 @@ def _is_plain(module: torch.nn.Module) -> bool:
 
 def _change_class(module: torch.nn.Module, kind: type[torch.nn.Module]) -> None:
     module.__class__ = kind
+    # What torch 2.11 has compiled looks at a module's class again only if its attributes changed.
+    attributes = vars(module)
+    attributes["_changed"] = kind
+    del attributes["_changed"]
 
 
 def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
