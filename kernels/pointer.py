@@ -192,6 +192,25 @@ def _unpipelined(config: Config, problem: Problem, device: DeviceInfo) -> str | 
     return f"num_stages={config.num_stages} of loads too narrow to be asynchronous"
 
 
+def _unrolled(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
+    """Leave out what takes the compiler ten times as long as others: no such tile was ever fast."""
+    along_k = config.block_k * ITEMSIZE[problem.dtype]
+    products = config.block_m * config.block_n * along_k // (16 * 8 * 32 * config.num_warps)
+    if products > MOST_UNROLLED and not rules.warpgroup_dot(config, problem, device):
+        return f"{products} products of a warp in one step"
+    threads = config.num_warps * device.warp_size
+    loads = (config.block_m + config.block_n) * config.block_k // threads
+    if loads > MOST_LOADS and not problem.aligned:
+        return f"{loads} loads of a thread in one step"
+    return None
+
+
+MOST_UNROLLED = 128
+"""Products that a warp issues in one step along K, each of 16 by 8 elements and 32 bytes of K."""
+
+MOST_LOADS = 192
+"""Elements that a thread loads one by one in a step."""
+
 LARGEST_BESIDE_TMA = 64 * 128
 WAVES_BESIDE_TMA = 4
 """Up to this tile size and number of waves pointers are tried where TMA is to be had."""
@@ -217,6 +236,7 @@ class PointerTiles:
         worth=(
             Rule("left-to-tma", _left_to_tma, (*rules.TILE, "num_warps")),
             Rule("unpipelined", _unpipelined, ("num_stages",)),
+            Rule("unrolled", _unrolled, (*rules.TILE, "num_warps")),
             *rules.TILE_WORTH,
         ),
     )

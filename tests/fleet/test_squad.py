@@ -8,6 +8,7 @@ import pytest
 
 from tunekit.config import Config
 from tunekit.errors import TuneError
+from tunekit.fleet.jobs import Job, Place, State
 from tunekit.fleet.messages import (
     Compile,
     Drop,
@@ -18,6 +19,7 @@ from tunekit.fleet.messages import (
     Taken,
     Tried,
 )
+from tunekit.fleet.places import Places
 from tunekit.fleet.squad import Squad
 from tunekit.key import Problem, TuningKey
 from tunekit.trial import Status, Trial
@@ -93,6 +95,21 @@ def test_a_worker_has_few_jobs_at_a_time_and_an_idle_one_takes_a_key_over():
     taken_over = workers.answer()
     assert [worker for worker, _ in taken_over] == [2]
     assert taken_over[0][1].job == jobs[-1].number
+
+
+def test_an_idle_worker_takes_over_a_key_whose_operands_it_has_before_another():
+    said = []
+    desk = Places(lambda worker, message: said.append((worker, message)))
+    for worker in (1, 2):
+        desk.join(worker, SimpleNamespace())
+    desk.places = {key: Place(key, State.HELD, 1) for key in KEYS}
+    desk.places[KEYS[5]] = Place(KEYS[5], State.TAKING, 2)
+    desk.taken(2, Taken((KEYS[5],), frozenset(KEYS[5:6])))
+    desk.places[KEYS[5]].worker = 1  # who was idle then
+    for number, place in enumerate(desk.places.values()):
+        place.waiting.append(Job(number, place.key, CONFIGS))
+    desk.dispatch()
+    assert [message for _, message in said if isinstance(message, Drop)] == [Drop((KEYS[5],))]
 
 
 def test_what_a_dead_worker_had_not_done_goes_to_another_and_its_leases_are_released():

@@ -102,6 +102,24 @@ def test_what_is_legal_but_not_worth_a_trial_is_doubted_by_name():
     assert {config: broken and broken.rule for config, broken in found.items()} == cases
 
 
+def test_what_takes_the_compiler_many_times_as_long_is_not_tried():
+    wide = Config("pointer", 32, 256, 256, num_warps=2, num_stages=2)
+    whole = Problem("matmul", 1024, 1024, 1024, "bfloat16")
+    odd = Problem("matmul", 1023, 1023, 1023, "bfloat16", aligned=False)
+    device, doubt = KNOWN_DEVICES["sm_90"], MATMUL.variant("pointer").space.doubt
+    assert doubt(wide, whole, device).rule in ("unrolled", "left-to-tma")
+    assert doubt(wide, odd, device).rule == "unrolled"
+    # A list that people start from has this tile of 8 bits.
+    usual = Config("pointer", 128, 256, 128, num_warps=8, num_stages=3)
+    bits8 = Problem("matmul", 4096, 4096, 4096, "float8_e4m3fn", "bfloat16")
+    assert doubt(usual, bits8, KNOWN_DEVICES["sm_89"]) is None
+    loads = Config("pointer", 64, 128, 128, num_warps=4, num_stages=2)
+    assert doubt(loads, odd, device) is None
+    more = Config("pointer", 128, 128, 128, num_warps=4, num_stages=2)
+    assert doubt(more, odd, device).rule == "unrolled"
+    assert doubt(more, whole, KNOWN_DEVICES["sm_80"]).rule == "unrolled"
+
+
 @pytest.mark.parametrize("size", [(1, 1, 2**31 - 1), (2**31 - 1, 1, 64), (64, 2**31 - 1, 64)])
 def test_sizes_whose_tiles_pass_32_bits_have_no_config(size):
     problem, device = Problem("matmul", *size, "float16"), KNOWN_DEVICES["sm_90"]

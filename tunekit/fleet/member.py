@@ -97,7 +97,8 @@ class _Member:
         """Say hello and do what is asked for, until the end."""
         runner = self._runner
         driver = "" if runner.origin is Origin.REPLAYED else driver_version()
-        self.say(Hello(self._holder, runner.device, runner.origin, made_by(runner.origin), driver))
+        made = made_by(runner.origin)  # loads the kernels, while the GPU is opened by its process
+        self.say(Hello(self._holder, runner.device, runner.origin, made, driver))
         threading.Thread(target=self._hear, name="tunekit-leader", daemon=True).start()
         while not self._stopped.is_set():
             self._do(self._heard.get())

@@ -30,17 +30,21 @@ class Places:
         self.load: dict[int, set[Job]] = {}
         """What each worker was given and has not done."""
         self.places: dict[TuningKey, Place] = {}
+        self.had: dict[int, set[TuningKey]] = {}
+        """The keys each worker has had, whose operands it need not make again."""
 
     def join(self, worker: int, hello: Hello) -> None:
         """Take in a worker."""
         self.members[worker] = hello
         self.load[worker] = set()
+        self.had[worker] = set()
         self.adopt()
         self.dispatch()
 
     def leave(self, worker: int) -> Hello | None:
         """Let go of a worker; what it had stays with nobody until `inherit`."""
         self.load.pop(worker, None)
+        self.had.pop(worker, None)
         return self.members.pop(worker, None)
 
     def inherit(self, worker: int) -> None:
@@ -92,7 +96,9 @@ class Places:
         for worker in self.members:
             if not self.load[worker] and worker not in coming and kept:
                 busiest = max(kept, key=lambda other: (len(kept[other]), -other))
-                place = kept[busiest].pop()
+                mine = self.had[worker]
+                place = max(reversed(kept[busiest]), key=lambda place: place.key in mine)
+                kept[busiest].remove(place)
                 if not kept[busiest]:
                     del kept[busiest]
                 place.state, place.heir = State.LEAVING, worker
@@ -114,6 +120,7 @@ class Places:
                     self._send(worker, Drop((key,)))
             elif key in message.keys:
                 place.state = State.HELD
+                self.had[worker].add(key)
             else:
                 self.lose(key)
 
