@@ -84,7 +84,7 @@ class Drawing:
         return None
 
     def _in_order(self, rng: random.Random) -> list[Config]:
-        """Return the pool, a variant after the other: else the one that is always legal is drawn."""
+        """Return the pool, a variant after the other: else what is always legal is drawn."""
         by_variant: dict[str, list[Config]] = {}
         for config in self.pool:
             by_variant.setdefault(config.variant, []).append(config)

@@ -170,7 +170,7 @@ def autocast_dtype(operand: torch.Tensor) -> torch.dtype | None:
 
 
 def _autocasts(kind: str) -> bool:
-    """Say whether autocast is on. Of a device that has none, as `meta`, torch does not answer it."""
+    """Say whether autocast is on. Of a device that has none, as `meta`, torch does not answer."""
     if torch.compiler.is_compiling():  # torch 2.11 cannot trace the question which devices have one
         return kind != "meta" and torch.is_autocast_enabled(kind)
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
