@@ -34,6 +34,11 @@ def supersedes(new: Best, old: Best) -> bool:
     return new.config == old.config or new.measurement.median_us < old.measurement.median_us
 
 
+def has_tried_more(new: Best, old: Best) -> bool:
+    """Say whether a new result that the stored one outlasts was found with more trials."""
+    return new.trials > old.trials and new.provenance.origin is old.provenance.origin
+
+
 def policy_takes(
     policy: Policy,
     new: tuple[Measurement | None, Provenance],

@@ -32,7 +32,7 @@ from tunekit.cache.reading import (
     find_tried,
     find_unread,
 )
-from tunekit.cache.rules import supersedes
+from tunekit.cache.rules import has_tried_more, supersedes
 from tunekit.cache.writing import RowWriter
 from tunekit.device import DeviceInfo
 from tunekit.key import TuningKey
@@ -163,7 +163,8 @@ class Store:
         """Store a best if its key has none under its compiler, or one that it supersedes.
 
         `supersedes` in `rules` is the rule. A row that `stale` says no longer holds is replaced by
-        any, and `force` replaces any row.
+        any, and `force` replaces any row. One that stays takes over how much was tried, and how far
+        from the best it may be, unless it came from elsewhere.
 
         Returns:
             Whether `best` is now the stored row.
@@ -173,6 +174,8 @@ class Store:
             for stored in find_bests(connection, where):
                 outdated = force or (stale is not None and stale(stored.shown()))
                 if not outdated and not supersedes(best, stored.best):
+                    if has_tried_more(best, stored.best) and not stored.imported:
+                        RowWriter(connection).effort(best)
                     return False
             RowWriter(connection).best(best)
         return True

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, or_, select
+from sqlalchemy import Connection, bindparam, delete, or_, select, update
 
 from tunekit.cache.models import (
     Base,
@@ -87,6 +87,16 @@ class RowWriter:
             **distance_values(best.distance),
         }
         self._upsert(BestRow, values)
+
+    def effort(self, best: Best) -> None:
+        """Say of the row that keeps its place what was tried for its key by now."""
+        columns = BestRow.__table__.c
+        place = {**self.place(best.key), "compiler": best.provenance.fingerprint.compiler}
+        here = (columns[name] == value for name, value in place.items())
+        found = {"trials": best.trials, "space_size": best.space_size}
+        self._connection.execute(
+            update(BestRow).where(*here).values(**found, **distance_values(best.distance))
+        )
 
     def baseline(
         self,

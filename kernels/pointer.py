@@ -160,6 +160,8 @@ def _left_to_tma(config: Config, problem: Problem, device: DeviceInfo) -> str | 
             and min(problem.m, problem.n, problem.k) >= 128
         )
         return f"{config.block_m}x{config.block_n} tile beside padded copies" if small else None
+    if rules.next_power_of_two(problem.k) < LEAST_K_OF_TMA:
+        return None
     if area > LARGEST_BESIDE_TMA:
         return f"{config.block_m}x{config.block_n} tile, at most {LARGEST_BESIDE_TMA} elements"
     tiles = rules.tile_count(config, problem)
@@ -210,6 +212,9 @@ MOST_UNROLLED = 128
 
 MOST_LOADS = 192
 """Elements that a thread loads one by one in a step."""
+
+LEAST_K_OF_TMA = 32
+"""Along a shorter K every tile by TMA is oversized."""
 
 LARGEST_BESIDE_TMA = 64 * 128
 WAVES_BESIDE_TMA = 4

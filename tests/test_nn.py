@@ -590,6 +590,21 @@ def test_replacing_and_compiling_go_together_in_either_order(monkeypatch):
     assert torch.allclose(compiled(x), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_an_exported_layer_holds_the_operator(strict, bias, monkeypatch):
+    made, x = tunekit.nn.Linear(16, 8, bias=bias), torch.randn(4, 16)
+    with monkeypatch.context() as here:
+        here.setattr("tunekit.products.on_gpu", lambda tensor: True)
+        program = torch.export.export(made, (x,), strict=strict)
+    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert torch.ops.tunekit.matmul.default in targets
+    assert torch.allclose(program.module()(x), made(x), atol=1e-6)
+    plain = torch.export.export(made, (x,), strict=strict)
+    targets = [node.target for node in plain.graph.nodes if node.op == "call_function"]
+    assert targets == [torch.ops.aten.linear.default]
+
+
 def test_a_replaced_model_multiplies_by_tuned_kernels(pretend_gpu, own_cache, launches):
     made = torch.nn.Sequential(layer(64, 64), torch.nn.ReLU(), layer(48, 64))
     x = torch.randn(16, 64).half()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tunekit.cache import Policy
+from tunekit.cache import Policy, Store, export_json, import_json
 from tunekit.cache.rules import policy_takes
-from tunekit.trial import Origin
+from tunekit.trial import Distance, Origin
 
 EVERY_DATABASE = True
 
@@ -36,6 +38,28 @@ def test_a_new_best_replaces_by_the_rule(
     store.put_best(old)
     assert store.put_best(new) is replaces
     assert store.best(make.key()) == [new if replaces else old]
+
+
+def test_a_best_that_stays_takes_over_what_was_tried_by_now(store, make):
+    old, other = make.best(10.0), make.config(num_warps=8)
+    store.put_best(old)
+    assert not store.put_best(make.best(11.0, config=other, trials=30))
+    assert store.best(make.key()) == [old]
+    more = make.best(11.0, config=other, trials=90, space_size=901, distance=Distance(0.01, 0.02))
+    assert not store.put_best(more)
+    known = replace(old, trials=90, space_size=901, distance=Distance(0.01, 0.02))
+    assert store.best(make.key()) == [known]
+    assert not store.put_best(make.replayed(replace(more, trials=300)))
+    assert store.best(make.key()) == [known]
+
+
+def test_a_best_that_came_from_elsewhere_keeps_what_was_tried_there(store, make, tmp_path):
+    store.put_best(make.best(10.0))
+    with Store.open(tmp_path / "here.db") as here:
+        import_json(here, export_json(store), legality=lambda *_: None)
+        (there,) = here.best(make.key())
+        assert not here.put_best(make.best(11.0, config=make.config(num_warps=8), trials=90))
+        assert here.best(make.key()) == [there]
 
 
 def test_force_and_staleness_replace_any_row(store, make):

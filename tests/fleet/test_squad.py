@@ -131,6 +131,19 @@ def test_what_a_dead_worker_had_not_done_goes_to_another_and_its_leases_are_rele
     assert workers.squad.next_trial({job}) is None
 
 
+def test_a_key_of_a_dead_worker_waits_until_another_has_it():
+    workers = Workers()
+    for worker in (1, 2):
+        workers.join(worker)
+    workers.take(KEYS[:4])
+    mine = [key for key, place in workers.squad._desk.places.items() if place.worker == 1]
+    begun = []
+    # While the store gives its leases back, the run's own thread goes on asking.
+    workers.squad._release = lambda holder: begun.append(workers.squad.begin(mine[0], CONFIGS))
+    workers.squad.leave(1)
+    assert workers.answer() == [(2, Screen(begun[0].number, mine[0], CONFIGS))]
+
+
 def test_a_key_whose_lease_was_lost_is_given_up_whatever_its_worker_still_says():
     workers = Workers()
     workers.join(1)

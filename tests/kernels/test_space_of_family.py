@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 
@@ -100,6 +102,20 @@ def test_what_is_legal_but_not_worth_a_trial_is_doubted_by_name():
     assert all(MATMUL.violation(config, problem, device) is None for config in cases)
     found = {config: space.doubt(config, problem, device) for config in cases}
     assert {config: broken and broken.rule for config, broken in found.items()} == cases
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("k", [1, 16, 17])
+def test_large_products_along_a_short_k_have_configs(k, arch):
+    for dtype, out in (("bfloat16", "bfloat16"), ("float16", "float32"), ("float32", "float32")):
+        for layout in ("nt", "nn", "tn"):
+            size = (8192, 4096, k) if layout != "tn" else (4096, 4096, k)
+            aligned = Problem("matmul", *size, dtype, out, layout=layout).naturally_aligned()
+            problem = Problem("matmul", *size, dtype, out, layout=layout, aligned=aligned)
+            space = MATMUL.space(problem, KNOWN_DEVICES[arch])
+            assert space.configs, problem
+    batch = Problem("matmul", 64, 256, 1024, "bfloat16", batch=1023)
+    assert MATMUL.space(replace(batch, k=16), KNOWN_DEVICES[arch]).configs
 
 
 def test_what_takes_the_compiler_many_times_as_long_is_not_tried():

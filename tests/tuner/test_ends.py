@@ -16,6 +16,7 @@ from tunekit.trial import Origin
 from tunekit.tuner import Task, run
 
 LARGE = Problem("matmul", 8192, 8192, 8192, "bfloat16")
+MIDDLE = Problem("matmul", 2048, 2048, 2048, "bfloat16")
 THIN = Problem("matmul", 1, 4096, 4096, "bfloat16")
 
 
@@ -55,10 +56,10 @@ def tune(recording, tmp_path):
 
 
 def test_patience_ends_a_key_that_gains_nothing_more(tune):
-    report, (times,) = tune([LARGE], Budget(trials=150, patience=20))
+    report, (times,) = tune([MIDDLE], Budget(trials=150, patience=20))
     assert 20 < report.bests[0].trials < 150
     assert min(times) == min(times[: len(times) - 20])
-    again, _ = tune([LARGE], Budget(trials=150, patience=20))
+    again, _ = tune([MIDDLE], Budget(trials=150, patience=20))
     assert (again.skipped, again.trials_run) == (1, 0)
 
 

@@ -83,7 +83,7 @@ class Places:
         kept: dict[int, list[Place]] = {}
         for place in sorted(waiting, key=lambda place: place.waiting[0].number):
             worker = place.worker
-            if place.state is not State.HELD or worker is None:
+            if place.state is not State.HELD or worker not in self.load:  # who had it has ended
                 continue
             if len(self.load[worker]) < most:
                 job = place.running = place.waiting.popleft()

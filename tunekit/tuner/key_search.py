@@ -82,10 +82,6 @@ class KeySearch:
         for trial in self.tried.values():
             self._note(trial)
             self._learn(trial)
-        trials = enumerate(self.tried.values(), 1)
-        finals = [n for n, t in trials if t.measurement is not None and t.measurement.final]
-        if finals:  # one of them was the fastest when screened, at a time that is stored no more
-            self._without_gain = max(self._without_gain, len(self.tried) - finals[0])
         self._nothing_left = False
         self._worth: float | None = None
         self.closed = False
