@@ -342,14 +342,33 @@ def test_what_was_counted_so_far_is_written_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "WRITE_SECONDS", 0.01)
     record = Record()
     writer = program.Writer(tmp_path, record)
-    threading.Thread(target=writer.keep_writing, daemon=True).start()
+    writer.begin()
     record.add(parse_shape("64,64,64").problem)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert program.read_records(tmp_path).products == record.products
-    writer.write()
+    record.add(parse_shape("64,64,96").problem)
+    writer.finish()
+    assert "tunekit-record" not in {thread.name for thread in threading.enumerate()}
+    assert program.read_records(tmp_path).products == record.products
     assert [file.suffix for file in tmp_path.iterdir()] == [".json"]
+
+
+def test_a_fork_ends_though_its_parent_was_writing(tmp_path):
+    record = Record()
+    writer = program.Writer(tmp_path, record)
+    writer.begin()
+    record.add(parse_shape("64,64,64").problem)
+    with writer._lock:
+        child = os.fork()
+        if child == 0:
+            writer.restart()
+            writer.finish()
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / f"{child}.json").exists()
+    writer.finish()
 
 
 def test_a_folder_that_is_gone_is_no_error(tmp_path):

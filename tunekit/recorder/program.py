@@ -40,9 +40,10 @@ def main(arguments: Sequence[str]) -> None:
     record = Record()
     writer = Writer(Path(folder), record)
     # Before anything of the program's, so that it runs after everything of the program's.
-    atexit.register(writer.write)
-    threading.Thread(target=writer.keep_writing, name="tunekit-record", daemon=True).start()
+    atexit.register(writer.finish)
+    writer.begin()
     os.register_at_fork(after_in_child=record.restart)  # what the parent counted, it writes
+    os.register_at_fork(after_in_child=writer.restart)
     torch.compiler.set_stance("force_eager")  # what is compiled in one piece cannot be watched
     module_names().__enter__()  # never left: the program's end is the process's
     record_threads(record)
@@ -70,6 +71,25 @@ class Writer:
         self._record = record
         self._written = json.dumps(record.to_dict())
         self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Write every few seconds from now on."""
+        self._thread = threading.Thread(target=self._run, name="tunekit-record", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Write for the last time. A thread left running as Python ends can abort the process."""
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join(WRITE_SECONDS)
+        self.write()
+
+    def restart(self) -> None:
+        """Go on in a forked child, which has none of its parent's threads."""
+        self._lock = threading.Lock()
+        self._thread = None
 
     def write(self) -> None:
         """Write the record whole, if it has changed."""
@@ -85,9 +105,8 @@ class Writer:
                 return  # the folder is gone with whoever asked
             self._written = text
 
-    def keep_writing(self) -> None:
-        """Write every few seconds, for ever."""
-        while not threading.Event().wait(WRITE_SECONDS):
+    def _run(self) -> None:
+        while not self._over.wait(WRITE_SECONDS):
             self.write()
 
 
