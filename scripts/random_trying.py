@@ -55,6 +55,9 @@ class Drawing:
         self, seed: int, device: DeviceInfo, pool: list[Config], kernels: int, known: Iterable[str]
     ) -> None:
         self.seed, self.device, self.pool = seed, device, pool
+        self.by_variant: dict[str, list[Config]] = {}
+        for config in pool:
+            self.by_variant.setdefault(config.variant, []).append(config)
         self.kernels, self.known = kernels, set(known)
         self.place = torch.device("cpu" if interpreting() else "cuda")
 
@@ -85,10 +88,7 @@ class Drawing:
 
     def _in_order(self, rng: random.Random) -> list[Config]:
         """Return the pool, a variant after the other: else what is always legal is drawn."""
-        by_variant: dict[str, list[Config]] = {}
-        for config in self.pool:
-            by_variant.setdefault(config.variant, []).append(config)
-        order = rng.sample(list(by_variant.values()), len(by_variant))
+        order = rng.sample(list(self.by_variant.values()), len(self.by_variant))
         return [config for configs in order for config in rng.sample(configs, len(configs))]
 
     def outcome(self, number: int) -> Outcome:

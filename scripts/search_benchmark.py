@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunekit.config import Config
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner, shipped_recordings
@@ -98,18 +97,20 @@ def check_unseen(known: Experience, bench: Bench, problem: Problem) -> None:
         LeakError: a problem of these sizes is, or its measurements are under another name.
     """
     size = (problem.m, problem.n, problem.k)
-    secret: dict[Config, set[float]] = defaultdict(set)
-    for other, found in bench.recording.problems.items():
-        if (other.m, other.n, other.k) == size:
-            for config, trial in found.screening.items():
-                if trial.measurement is not None:
-                    secret[config].add(trial.measurement.median_us)
+    secret = {
+        (config, trial.measurement.median_us)
+        for other, found in bench.recording.problems.items()
+        if (other.m, other.n, other.k) == size
+        for config, trial in found.screening.items()
+        if trial.measurement is not None
+    }
+    configs = {config for config, _ in secret}
     same, shared = defaultdict[Problem, int](int), defaultdict[Problem, int](int)
     for other, config, median_us in known.times():
         if (other.m, other.n, other.k) == size:
             raise LeakError(f"the search of {problem} was given {other}")
-        shared[other] += config in secret
-        same[other] += config in secret and median_us in secret[config]
+        shared[other] += config in configs
+        same[other] += (config, median_us) in secret
     for other, count in same.items():
         if count >= SAME_TIMES and count > shared[other] / 2:
             raise LeakError(f"the search of {problem} was given its times as those of {other}")

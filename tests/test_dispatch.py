@@ -489,7 +489,6 @@ def test_threads_that_meet_cold_agree_and_prepare_once(own_cache, launches, pret
     assert all(torch.equal(result, expected) for result in results)
 
 
-def test_nothing_is_prepared_on_a_gpu_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_nothing_is_prepared_on_a_gpu_that_is_not_there(no_gpu):
     with pytest.raises(DeviceError, match="no GPU here to prepare 64x64x64 bfloat16 nt on"):
         tunekit.warmup([Problem("matmul", 64, 64, 64, "bfloat16")])

@@ -113,8 +113,7 @@ def _compiled(
     a: Any, b: Any, out: Any, out_dtype: Any, backend: str | None, on_miss: str | None
 ) -> torch.Tensor:
     """Multiply while `torch.compile` or `torch.export` traces: the operator decides at run time."""
-    plain = type(a) in PLAIN and type(b) in PLAIN
-    if torch.compiler.is_dynamo_compiling() and not plain:  # export may pass fake ones instead
+    if not (products.is_ordinary(a) and products.is_ordinary(b)):
         return _by_torch(a, b, out, out_dtype, Policy())  # a subclass may not know the operator
     kernels = backend == "triton" or (products.on_gpu(a) and backend != "vendor")
     casts = kernels or (out_dtype is not None and out is None)

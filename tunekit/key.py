@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
@@ -46,11 +46,6 @@ def canonical_dtype(name: Any) -> str:
     return text
 
 
-def usual_output(dtype: str) -> str:
-    """Return what operands of a dtype give unless another is asked for: sums of int8 are int32."""
-    return "int32" if dtype == "int8" else dtype
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
     """One product: A (m, k) times B (k, n) gives C (m, n), `batch` times over.
@@ -74,6 +69,17 @@ class Problem:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @classmethod
+    def natural(cls, **given: Any) -> Problem:
+        """Make a problem: where not given, it is aligned as densely stored operands are.
+
+        Products of int8 are summed in int32, and so is what they give unless another is asked for.
+        """
+        if canonical_dtype(given["dtype"]) == "int8":
+            given.setdefault("out_dtype", "int32")
+        made = cls(**given)
+        return made if "aligned" in given else replace(made, aligned=made.naturally_aligned())
 
     @property
     def flops(self) -> int:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.differences import Difference, compiler_differences, version_differences
-from tunekit.key import Problem, TuningKey, usual_output
+from tunekit.key import Problem, TuningKey
 from tunekit.space import Legality
 from tunekit.trial import Best, Fingerprint, Grade, Origin
 
@@ -285,11 +285,9 @@ def how_to_tune(key: TuningKey, location: str) -> str:
     """Say how to tune a key into the cache at this location: the command line, where one can."""
     problem, cache = key.problem, shlex.quote(location)
     shape = f"{problem.m},{problem.n},{problem.k},{problem.dtype},{problem.layout}"
-    plain = Problem(
-        problem.family, problem.m, problem.n, problem.k, problem.dtype,
-        usual_output(problem.dtype), layout=problem.layout,
-    )  # fmt: skip
-    if problem == replace(plain, aligned=plain.naturally_aligned()):
+    named = ("family", "m", "n", "k", "dtype", "layout")
+    plain = Problem.natural(**{name: getattr(problem, name) for name in named})
+    if problem == plain:
         return f"to tune it: tunekit tune --shape {shape} --cache {cache}"
     # Of what says no more than the short form, the alignment is taken to be the natural one.
     written = str(problem)
@@ -299,7 +297,7 @@ def how_to_tune(key: TuningKey, location: str) -> str:
     fields = ", ".join(
         f"{name}: {str(value).lower() if isinstance(value, bool) else value}"
         for name, value in problem.to_dict().items()
-        if name in ("m", "n", "k", "dtype", "layout", "aligned") or value != getattr(plain, name)
+        if name in (*named[1:], "aligned") or value != getattr(plain, name)
     )
     return (
         f"to tune it: put - {{{fields}}} under shapes: in a file"

@@ -252,8 +252,8 @@ def _ours(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     # With `backend="triton"` it says itself why it cannot. Compiled code decides when it runs.
     insists = not torch.compiler.is_compiling() and current().policy.backend == "triton"
     return (
-        _is_ordinary(input)
-        and _is_ordinary(weight)
+        products.is_ordinary(input)
+        and products.is_ordinary(weight)
         and (products.on_gpu(input) or insists)
         and not (input.is_nested or weight.is_nested)
         and input.device == weight.device
@@ -271,14 +271,9 @@ def _ours(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     )
 
 
-def _is_ordinary(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor is of torch's own kinds, or stands for one while an export traces."""
-    return type(tensor) in PLAIN or (torch.compiler.is_compiling() and not is_dynamo_compiling())
-
-
 def _fits_beside(bias: torch.Tensor, weight: torch.Tensor) -> bool:
     return (
-        _is_ordinary(bias)
+        products.is_ordinary(bias)
         and bias.dtype == weight.dtype
         and bias.device == weight.device
         and bias.layout == torch.strided

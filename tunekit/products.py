@@ -163,6 +163,12 @@ def refuse(a: Any, b: Any) -> None:
         raise ProblemError(f"backend='triton' cannot multiply these operands: {reason}")
 
 
+def is_ordinary(tensor: Any) -> bool:
+    """Say whether a tensor is of torch's own kinds, or stands for one while an export traces."""
+    exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    return type(tensor) in PLAIN or exporting
+
+
 def autocast_dtype(operand: torch.Tensor) -> torch.dtype | None:
     """Return what autocast makes of an operand where it is, or None if it is off there."""
     kind = operand.device.type

@@ -11,7 +11,7 @@ import difflib
 import itertools
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tunekit.errors import ProblemError, ShapesError
-from tunekit.key import (
-    LAYOUTS,
-    MAX_SIZE,
-    PRECISIONS,
-    SCALINGS,
-    Problem,
-    canonical_dtype,
-    usual_output,
-)
+from tunekit.key import LAYOUTS, MAX_SIZE, PRECISIONS, SCALINGS, Problem, canonical_dtype
 
 FAMILY = "matmul"
 """The kernel family every entry of a shapes file belongs to."""
@@ -109,19 +101,9 @@ def parse_shape(text: str) -> Shape:
     dtype = parts[3] if len(parts) > 3 else DEFAULT_DTYPE
     layout = parts[4] if len(parts) > 4 else DEFAULT_LAYOUT
     try:
-        return Shape(natural(m=m, n=n, k=k, dtype=dtype, layout=layout))
+        return Shape(Problem.natural(family=FAMILY, m=m, n=n, k=k, dtype=dtype, layout=layout))
     except ProblemError as error:
         raise ShapesError(f"shape {text!r}: {error}") from error
-
-
-def natural(**fields: Any) -> Problem:
-    """Make a problem: where not given, it is aligned as densely stored operands are.
-
-    Products of int8 are summed in int32, and so is what they give unless another is asked for.
-    """
-    fields.setdefault("out_dtype", usual_output(canonical_dtype(fields["dtype"])))
-    problem = Problem(family=FAMILY, **fields)
-    return problem if "aligned" in fields else replace(problem, aligned=problem.naturally_aligned())
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +299,7 @@ class _Reader:
             if "precision" not in own and fields["dtype"] != "float32":
                 fields.pop("precision", None)  # a default precision is meant for float32 entries
             try:
-                found.append(Shape(natural(**fields), count, name, line))
+                found.append(Shape(Problem.natural(family=FAMILY, **fields), count, name, line))
             except ProblemError as error:
                 raise self._error(node, str(error)) from error
         return found

@@ -18,7 +18,7 @@ from tunekit.errors import ShapesError, TunekitError
 from tunekit.kernels import family
 from tunekit.key import MAX_SIZE, Problem
 from tunekit.output import write_file
-from tunekit.shapes import Shape, load_shapes, natural, read_shapes
+from tunekit.shapes import Shape, load_shapes, read_shapes
 
 _MARK = "# Written by `tunekit record`"
 _NOT_YET = re.compile(r"^# (- \{m: )", re.MULTILINE)
@@ -98,7 +98,7 @@ def _entry(shape: Counted) -> str:
     problem = shape.problem
     fields: dict[str, Any] = {name: getattr(problem, name) for name in ("m", "n", "k")}
     fields |= {"dtype": problem.dtype, "layout": problem.layout}
-    plain = natural(**fields)
+    plain = Problem.natural(family=problem.family, **fields)
     for name in ("out_dtype", "precision", "scaling", "batch"):
         if getattr(problem, name) != getattr(plain, name):
             fields[name] = getattr(problem, name)
