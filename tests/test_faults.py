@@ -183,7 +183,7 @@ def test_a_run_with_faults_of_every_kind_goes_on_and_says_what_happened(tune, ow
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_with_one_line_and_nothing_finished_is_lost(tune, own_cache, number):
-    run = tune("--json", "--trials", "24", seconds=0.1)
+    run = tune("--json", "--trials", "24", seconds=0.4)
     run.wait_for(12)
     run.process.send_signal(number)
     code, out, err = run.result()
