@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tunekit.errors import ConfigError, ProblemError
 from tunekit.kernels.protocol import Family, KernelCall, Launch, Prepared, Variant
 from tunekit.key import Problem
@@ -58,14 +60,17 @@ def compiler_identity() -> str:
     return identity()
 
 
-def keep_compiler_key() -> None:
+def keep_compiler_key() -> threading.Thread:
     """Have this process, and its forks, know what Triton names its own files by in its cache.
 
-    It hashes them at the first compilation, half a second's work, and remembers.
+    Triton would hash them at the first compilation or launch, half a second's work, and remember.
+    Here a thread, which is returned, does so beside whatever the caller goes on with.
     """
     from tunekit.kernels.fingerprint import keep_compiler_key as keep
 
-    keep()
+    thread = threading.Thread(target=keep, name="tunekit-compiler-key", daemon=True)
+    thread.start()
+    return thread
 
 
 def current_fingerprint(family_name: str, variant: str) -> Fingerprint | None:

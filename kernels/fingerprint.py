@@ -15,6 +15,7 @@ import textwrap
 from typing import Any
 
 import triton
+from triton.runtime import cache
 
 from tunekit.trial import Fingerprint
 
@@ -78,10 +79,8 @@ def compiler_identity() -> str:
 
 def keep_compiler_key() -> None:
     """Have Triton hash its own files now; where it has no such call it will when it compiles."""
-    with contextlib.suppress(ImportError, OSError):
-        from triton.runtime.cache import triton_key
-
-        triton_key()
+    with contextlib.suppress(AttributeError, OSError):
+        cache.triton_key()
 
 
 def _ptxas() -> str:

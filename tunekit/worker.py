@@ -18,6 +18,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo, detect, driver_version, gpu_uuid
 from tunekit.errors import TunekitError
 from tunekit.gpu_watch import GpuWatch, nvml_module
+from tunekit.kernels import keep_compiler_key
 from tunekit.key import Problem
 from tunekit.runner import DeviceLost
 from tunekit.trial import Measurement, Trial
@@ -101,6 +102,7 @@ def open_gpu(index: int, seed: int) -> Opened:
     uuid = gpu_uuid(index)
     watch = GpuWatch(uuid, nvml_module())
     measure = Measure(Gpu(device, index), watch, seed=seed)
+    keep_compiler_key()  # while nothing is asked yet
     return Opened(Ready(device, uuid, driver_version()), measure, _count_compilations())
 
 

@@ -27,11 +27,6 @@ PATIENCE_S = 120.0
 CLUSTER_PATIENCE_S = 10.0
 """How long it waits for those of a cluster: who comes later gets work then."""
 
-
-COMPILERS_A_CORE = 2
-"""Where GPUs share a host: of two workers one often has nothing to compile, and the other uses its
-cores."""
-
 MOST_REPLAYING = 256
 """Processes of one host that replay. Each is a Python with torch in it, and starts in a second or
 two of a core's time."""
@@ -107,7 +102,7 @@ def _posts_on_gpus(
             "%d workers were asked for and there are %d GPUs: as many work", workers, there
         )
     count = min(there, workers or there)
-    compilers = max(1, min(cores(), COMPILERS_A_CORE * cores() // count))
+    compilers = max(1, cores() // count)  # more than cores would make the slowest slower, for all
     return [Post(open_runner, f"cuda:{i}", place, seed, compilers) for i in range(count)]
 
 
