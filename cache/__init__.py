@@ -1,8 +1,8 @@
 """The store of what was tuned: SQLite by default, PostgreSQL by URL, and files between.
 
 Nothing here imports a kernel or touches a GPU. Where configs must be judged, the function that
-judges them is handed in. What reads and writes files is loaded at first use: the run time needs
-none of it.
+judges them is handed in. Each name is loaded at first use: what reads and writes files the run
+time has no need of, and to know where the store is takes no database.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tunekit.cache.location import default_location, shown_location
-from tunekit.cache.rules import Policy
-from tunekit.cache.store import Store
 
 if TYPE_CHECKING:
     from tunekit.cache.claims import Claims as Claims
@@ -22,17 +20,21 @@ if TYPE_CHECKING:
     from tunekit.cache.health import FileHealth as FileHealth
     from tunekit.cache.health import examine as examine
     from tunekit.cache.health import file_of as file_of
+    from tunekit.cache.holder import Holder as Holder
     from tunekit.cache.importing import import_json as import_json
     from tunekit.cache.importing import import_sections as import_sections
     from tunekit.cache.importing import import_sqlite as import_sqlite
-    from tunekit.cache.leases import Holder as Holder
     from tunekit.cache.leases import Lease as Lease
     from tunekit.cache.merging import ImportReport as ImportReport
     from tunekit.cache.opening import place_of as place_of
+    from tunekit.cache.rules import Policy as Policy
+    from tunekit.cache.store import Store as Store
 
 _HOME = {
+    "Policy": "tunekit.cache.rules",
+    "Store": "tunekit.cache.store",
     "Claims": "tunekit.cache.claims",
-    "Holder": "tunekit.cache.leases",
+    "Holder": "tunekit.cache.holder",
     "Lease": "tunekit.cache.leases",
     "FileHealth": "tunekit.cache.health",
     "examine": "tunekit.cache.health",
@@ -48,8 +50,6 @@ _HOME = {
 }
 
 __all__ = [
-    "Policy",
-    "Store",
     "default_location",
     "shown_location",
     *_HOME,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 from types import TracebackType
 
-from tunekit.cache.leases import Holder
+from tunekit.cache.holder import Holder
 from tunekit.cache.store import Store
 from tunekit.errors import StoreError
 from tunekit.key import TuningKey

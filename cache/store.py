@@ -8,14 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from tunekit.cache.engine import Database
-from tunekit.cache.leases import (
-    Holder,
-    Lease,
-    drop_leases,
-    find_leases,
-    renew_leases,
-    take_leases,
-)
+from tunekit.cache.holder import Holder
+from tunekit.cache.leases import Lease, drop_leases, find_leases, renew_leases, take_leases
 from tunekit.cache.location import default_location
 from tunekit.cache.opening import open_database
 from tunekit.cache.outcomes import find_outcomes, find_places

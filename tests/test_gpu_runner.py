@@ -170,8 +170,7 @@ def test_a_config_that_ended_two_processes_is_not_tried_on_a_third_problem(make_
 
 
 def test_a_gpu_on_which_the_vendor_fails_too_ends_the_run_and_keeps_what_there_was(make_runner):
-    table = {**dict.fromkeys(CONFIGS[1:], "segfault"), "vendor": "segfault"}
-    runner = make_runner(table, workers=1)  # one compiler, which builds them in order
+    runner = make_runner({**dict.fromkeys(CONFIGS[1:], "segfault"), "vendor": "segfault"})
     screening = runner.screen(each(PROBLEMS[0], CONFIGS))
     got = [next(screening)[1] for _ in range(6)]
     with pytest.raises(TuneError, match=r"died 6 times in a row.*SIGSEGV.*nvidia-smi") as raised:

@@ -136,3 +136,9 @@ def test_no_module_takes_the_name_of_a_public_function(name):
     # importing such a module would put it in the function's place
     assert not list((ROOT / "tunekit").glob(f"{name}/__init__.py"))
     assert not (ROOT / "tunekit" / f"{name}.py").exists()
+
+
+def test_what_is_started_first_for_a_tune_loads_neither_torch_nor_the_tuner(loaded):
+    """The processes it starts take seconds to load what they need, and do so meanwhile."""
+    first = loaded("import tunekit.cli_tune, tunekit.gpu_runner")
+    assert not first & {"torch", "triton", "numpy", "sqlalchemy", "rich", *TUNERS_OWN} - {"yaml"}

@@ -256,7 +256,8 @@ def tune(
         raise click.UsageError("--least is of the --trials: give both, and no more of it")
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
-    from tunekit.cli_tune import TuneRequest, run_tune
+    from tunekit.cli_request import TuneRequest
+    from tunekit.cli_tune import run_tune
 
     return run_tune(
         TuneRequest(

@@ -20,13 +20,13 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from tunekit.build_claims import build_number
 from tunekit.child import Child, ChildError
 from tunekit.compiler import Build, Compiled, Elsewhere, Unwritable, compile_config, prepare, serve
 from tunekit.config import Config
+from tunekit.cores import cores
 from tunekit.device import DeviceInfo
 from tunekit.errors import TuneError, TunekitError
 from tunekit.kernels import family
@@ -287,13 +287,3 @@ class CompilePool:
         for future in pending:
             with suppress(InvalidStateError):
                 future.set_exception(error)
-
-
-def cores() -> int:
-    """Return how many CPU cores this process may use."""
-    allowed = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(allowed, round(int(quota) / int(period))))
-    except (OSError, ValueError):  # no such limit: "max", or no cgroup to ask
-        return allowed

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from tunekit.runner import Finals
 from tunekit.schedule import Schedule, Work, culprit_of
 from tunekit.space import Space
 from tunekit.spent import Spent
-from tunekit.trial import PROTOCOL, Measurement, Origin, Provenance, Status, Trial
+from tunekit.trial import PROTOCOL, Measurement, Origin, Provenance, Status, Trial, timestamp
 from tunekit.version import VERSION
 from tunekit.worker import Answer, Kind, Opened, Ready, open_gpu, serve
 
@@ -118,7 +117,7 @@ class GpuRunner:
             torch=str(torch.__version__),
             driver=self._ready.driver,
             device_name=self.device.name,
-            created_at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created_at=timestamp(),
         )
 
     def announce(self, work: Sequence[Work]) -> None:

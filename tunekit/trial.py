@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from enum import Enum
 from typing import NamedTuple
 
@@ -11,6 +12,11 @@ from tunekit.key import TuningKey
 
 PROTOCOL = "events-clean-cold-l2-1"
 """Name of the timing protocol in every row. A change that shifts results takes a new name."""
+
+
+def timestamp() -> str:
+    """Return the time now as rows hold it, in UTC."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Status(str, Enum):

@@ -11,7 +11,7 @@ import pytest
 import tunekit
 from tunekit.cli import main
 from tunekit.errors import ProblemError
-from tunekit.fleet import opening
+from tunekit.fleet import hiring
 from tunekit.recording import Recording
 
 
@@ -74,11 +74,11 @@ def test_a_host_replays_with_as_many_processes_as_it_bears(monkeypatch, caplog, 
         asked.append(len(posts))
         raise Counted
 
-    monkeypatch.setattr(opening, "Processes", count)
-    for workers in (1, opening.MOST_REPLAYING, 50_000):
+    monkeypatch.setattr(hiring, "Processes", count)
+    for workers in (1, hiring.MOST_REPLAYING, 50_000):
         with pytest.raises(Counted):
-            opening.open_lead(None, "replay", tmp_path / "c.db", opening.Wanted(workers))
-    assert asked == [1, opening.MOST_REPLAYING, opening.MOST_REPLAYING]
+            hiring.hire(None, "replay", tmp_path / "c.db", hiring.Wanted(workers))
+    assert asked == [1, hiring.MOST_REPLAYING, hiring.MOST_REPLAYING]
     (warning,) = caplog.messages
     assert f"50000 workers were asked for and one host replays with {asked[-1]} at most" in warning
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +49,44 @@ def test_a_worker_with_a_gpu_gives_measured_rows(tmp_path, monkeypatch):
     assert sorted(origin for _, origin in rows) == [Origin.MEASURED] * 2
     assert report.spent.compilations > 0
     assert report.spent.compiled_late == 0
+
+
+LEADER = """
+import json, sys
+from functools import partial
+from pathlib import Path
+import fake_gpu
+from tunekit.cache import Store
+from tunekit.fleet.crews import Processes
+from tunekit.fleet.leading import Lead
+from tunekit.fleet.post import Post
+from tunekit.key import Problem
+from tunekit.search import Budget
+from tunekit.tuner import Task, run
+
+cache, locks = sys.argv[1:]
+opener = partial(fake_gpu.open_runner, locks=Path(locks))
+lead = Lead(Processes([Post(opener, "cuda:0", cache)]), cache)
+problem = Problem("matmul", 64, 512, 512, "bfloat16")
+(runner,) = lead.runners(120)
+runner.prepare([problem])
+with Store.open(cache) as store:
+    lead.attach(store)
+    report = run([Task(problem)], runner=runner, store=store, budget=Budget(trials=8))
+lead.close()
+print(json.dumps([report.trials_run, "torch" in sys.modules, "triton" in sys.modules]))
+"""
+
+
+def test_the_leader_of_a_measured_run_loads_neither_torch_nor_a_kernel(tmp_path):
+    fakes = str(Path(__file__).parents[1] / "fakes")
+    done = subprocess.run(
+        [sys.executable, "-c", LEADER, str(tmp_path / "c.db"), str(tmp_path / "locks")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([fakes, *filter(None, sys.path)])},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [8, False, False]
 
 
 @pytest.mark.gpu

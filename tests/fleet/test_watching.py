@@ -25,6 +25,8 @@ OTHER = replace(KNOWN_DEVICES["sm_80"], name="Another GPU")
 class Crew:
     """Workers that do what the test says, and lease what they are asked to at once."""
 
+    is_local = True
+
     def __init__(self, devices=(HERE,)):
         self.devices, self.ended, self.replaced, self.hear = devices, [], [], None
         self.holders = {}

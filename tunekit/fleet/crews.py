@@ -24,6 +24,9 @@ Hear = Callable[[int, Message], None]
 class Crew(Protocol):
     """Workers, each known by a number that no other ever has."""
 
+    is_local: bool
+    """Whether they run what is installed here, as this process does."""
+
     @property
     def planned(self) -> int:
         """How many workers there are to be at the start."""
@@ -54,6 +57,8 @@ class Crew(Protocol):
 class Processes:
     """Workers that are processes of this host, and end with this one however it ends."""
 
+    is_local = True
+
     def __init__(self, posts: Sequence[Post]) -> None:
         self._planned = posts
         self._numbers = itertools.count(1)
@@ -75,8 +80,12 @@ class Processes:
         with self._lock:
             return [child.pid for child in self._children.values()]
 
-    def start(self, hear: Hear) -> None:
-        """Start the workers."""
+    def begin(self) -> None:
+        """Start the workers, which have nobody to hear them yet.
+
+        Raises:
+            TuneError: this host cannot have so many.
+        """
         try:
             for post in self._planned:
                 self._start(post)
@@ -90,6 +99,11 @@ class Processes:
         except BaseException:  # Ctrl-C
             self.close()
             raise
+
+    def start(self, hear: Hear) -> None:
+        """Start the workers, if they have not begun, and hear them."""
+        if not self._children:
+            self.begin()
         self._thread = threading.Thread(
             target=self._attend, args=(hear,), name="tunekit-crew", daemon=True
         )
@@ -167,6 +181,8 @@ class Processes:
 
 class Threads:
     """Workers that are threads of this process, for what waits more than it computes."""
+
+    is_local = True
 
     def __init__(self, posts: Sequence[Post]) -> None:
         self._planned = posts

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tunekit.config import Config
+from tunekit.device import DeviceInfo
 from tunekit.kernels import FAMILIES, family
-from tunekit.trial import PROTOCOL, Origin
+from tunekit.trial import PROTOCOL, Fingerprint, Origin, Provenance, timestamp
 from tunekit.version import VERSION
 
 
@@ -20,5 +24,28 @@ def made_by(origin: Origin) -> dict[str, str]:
         kernels = family(name)
         for variant in (v.name for v in kernels.variants):
             mark = kernels.fingerprint(variant)
-            found |= {f"the kernels of {variant}": mark.source, "the compiler": mark.compiler}
+            found |= {_kernels_of(variant): mark.source, _COMPILER: mark.compiler}
     return found
+
+
+def provenance(
+    made: Mapping[str, str], config: Config, device: DeviceInfo, driver: str
+) -> Provenance:
+    """Say where a config's result comes from that is measured now, by what made it."""
+    return Provenance(
+        fingerprint=Fingerprint(made[_kernels_of(config.variant)], made[_COMPILER]),
+        protocol=made["protocol"],
+        tunekit=made["tunekit"],
+        triton=made["triton"],
+        torch=made["torch"],
+        driver=driver,
+        device_name=device.name,
+        created_at=timestamp(),
+    )
+
+
+_COMPILER = "the compiler"
+
+
+def _kernels_of(variant: str) -> str:
+    return f"the kernels of {variant}"

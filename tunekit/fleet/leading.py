@@ -137,8 +137,9 @@ class Lead:
                 f"a worker on {where}, which is another host, cannot share the file"
                 f" {self._place}: keep the cache on a server, --cache postgresql://…"
             )
-        if hello.origin not in self._made_by:
-            self._made_by[hello.origin] = made_by(hello.origin)
+        if hello.origin not in self._made_by:  # who runs what is installed here can say it too
+            local = self._crew.is_local
+            self._made_by[hello.origin] = dict(hello.made_by) if local else made_by(hello.origin)
         here = self._made_by[hello.origin]
         for name in sorted(here.keys() | hello.made_by.keys()):
             mine, theirs = here.get(name), hello.made_by.get(name)
@@ -270,4 +271,4 @@ class Lead:
             _log.warning("the leases of a worker that has ended are not given back: %s", problem)
 
     def _ground_of(self, hello: Hello) -> Ground:
-        return self._ground or MeasuredElsewhere(hello.device, hello.driver)
+        return self._ground or MeasuredElsewhere(hello.device, hello.driver, hello.made_by)

@@ -7,13 +7,14 @@ leases end with it, and nothing that was told is lost.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import queue
 import threading
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tunekit.cache import Claims, Holder, Store
+from tunekit.cache import Holder
 from tunekit.config import Config
 from tunekit.device import driver_version
 from tunekit.errors import TunekitError
@@ -44,6 +45,9 @@ from tunekit.key import Problem, TuningKey
 from tunekit.ranking import sound
 from tunekit.runner import Runner
 from tunekit.trial import Origin, Trial
+
+if TYPE_CHECKING:
+    from tunekit.cache import Claims, Store
 
 
 class Link(Protocol):
@@ -77,6 +81,10 @@ def work(link: Link, runner: Runner, place: str) -> None:
         runner.close()
 
 
+def _load_store() -> None:
+    importlib.import_module("tunekit.cache.claims")
+
+
 class _Member:
     """The work of one worker. A thread of its own hears what the leader says meanwhile."""
 
@@ -99,6 +107,8 @@ class _Member:
         driver = "" if runner.origin is Origin.REPLAYED else driver_version()
         made = made_by(runner.origin)  # loads the kernels, while the GPU is opened by its process
         self.say(Hello(self._holder, runner.device, runner.origin, made, driver))
+        # What leases and stores takes a second to load, which nobody waits for yet.
+        threading.Thread(target=_load_store, name="tunekit-store", daemon=True).start()
         threading.Thread(target=self._hear, name="tunekit-leader", daemon=True).start()
         while not self._stopped.is_set():
             self._do(self._heard.get())
@@ -117,6 +127,8 @@ class _Member:
 
     def _opened(self) -> tuple[Store, Claims]:
         if self._store is None or self._claims is None:
+            from tunekit.cache import Claims, Store
+
             self._store = Store.open(self._place)
             self._store.put_device(self._runner.device)
             self._claims = Claims(self._store, holder=self._holder)

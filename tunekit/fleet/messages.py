@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tunekit.cache import Holder
 from tunekit.config import Config
-from tunekit.device import DeviceInfo
-from tunekit.errors import TunekitError
-from tunekit.key import Problem, TuningKey
-from tunekit.runner import Finals
-from tunekit.space import Space
-from tunekit.spent import Spent
-from tunekit.trial import Measurement, Origin, Provenance, Trial
+from tunekit.key import Problem
+
+if TYPE_CHECKING:
+    from tunekit.cache import Holder
+    from tunekit.device import DeviceInfo
+    from tunekit.errors import TunekitError
+    from tunekit.key import TuningKey
+    from tunekit.runner import Finals
+    from tunekit.space import Space
+    from tunekit.spent import Spent
+    from tunekit.trial import Measurement, Origin, Provenance, Trial
 
 Work = tuple[Problem, Config]
 

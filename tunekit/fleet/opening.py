@@ -1,111 +1,20 @@
-"""Which workers a run has: of this host, or of a Ray cluster."""
+"""The lead of a run from the workers that were hired for it."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
-from tunekit.cache import default_location
-from tunekit.compile_pool import cores
-from tunekit.device import cuda_expected, gpu_count
-from tunekit.errors import DeviceError
-from tunekit.fleet.crews import Crew, Processes
+from tunekit.fleet.hiring import Hired
 from tunekit.fleet.identity import made_by
 from tunekit.fleet.leading import Lead
-from tunekit.fleet.post import Post
-from tunekit.fleet.ray_crew import LOCAL, RayCrew
 from tunekit.runner import Runner
 from tunekit.trial import Origin
 
-_log = logging.getLogger(__name__)
 
-PATIENCE_S = 120.0
-"""How long the first worker waits for the others of its host."""
-
-CLUSTER_PATIENCE_S = 10.0
-"""How long it waits for those of a cluster: who comes later gets work then."""
-
-MOST_REPLAYING = 256
-"""Processes of one host that replay. Each is a Python with torch in it, and starts in a second or
-two of a core's time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What workers a run is to have."""
-
-    workers: int | None = None
-    """None is one for each GPU, or for each core where nothing is measured."""
-    ray: str | None = None
-    """The address of a Ray cluster, `local` to start one, or None for processes of this host."""
-
-    @property
-    def patience_s(self) -> float:
-        """How long to wait for the others once the first worker is there."""
-        return PATIENCE_S if self.ray in (None, LOCAL) else CLUSTER_PATIENCE_S
-
-
-def open_lead(
-    open_runner: Callable[..., Runner], device: str, cache: str | Path | None, wanted: Wanted,
-    *, seed: int = 0,
-) -> Lead:  # fmt: skip
-    """Start the workers. The store is not opened, nor made, before a key is leased.
-
-    Raises:
-        DeviceError: there is no such device, or it names one GPU.
-        TuneError: Ray is not installed, or its cluster cannot be reached.
-    """
-    if device.startswith("cuda:"):
-        raise DeviceError(
-            f"{device} is one GPU, which has one worker: use --device cuda for all of them"
-        )
-    place = _absolute(cache)
-    crew: Crew
-    if wanted.ray is not None:
-        joined = RayCrew(
-            open_runner, device, place, address=wanted.ray, workers=wanted.workers, seed=seed
-        )
-        crew, device = joined, joined.device
-    else:
-        if device == "auto":
-            device = "cuda" if cuda_expected() else "replay"
-        if device == "cuda":
-            posts = _posts_on_gpus(open_runner, place, wanted.workers, seed)
-        else:
-            posts = [Post(open_runner, device, place, seed)] * _replaying(wanted.workers)
-        crew = Processes(posts)
-    ground = open_runner(device) if device.startswith("replay") else None
-    lead = Lead(crew, place, ground=ground)
-    if ground is None:
+def open_lead(open_runner: Callable[..., Runner], hired: Hired) -> Lead:
+    """Hear the workers, and learn meanwhile what they are going to be judged by."""
+    replayed = hired.device.startswith("replay")
+    lead = Lead(hired.crew, hired.place, ground=open_runner(hired.device) if replayed else None)
+    if not (replayed or hired.crew.is_local):
         made_by(Origin.MEASURED)  # loads the kernels, while the workers do so too
     return lead
-
-
-def _replaying(workers: int | None) -> int:
-    """Return how many processes replay: a core of each is best, and a host bears only so many."""
-    if workers is not None and workers > MOST_REPLAYING:
-        _log.warning(
-            "%d workers were asked for and one host replays with %d at most: as many work",
-            workers, MOST_REPLAYING,
-        )  # fmt: skip
-    return min(workers or cores(), MOST_REPLAYING)
-
-
-def _posts_on_gpus(
-    open_runner: Callable[..., Runner], place: str, workers: int | None, seed: int
-) -> list[Post]:
-    there = gpu_count()
-    if workers is not None and workers > there:
-        _log.warning(
-            "%d workers were asked for and there are %d GPUs: as many work", workers, there
-        )
-    count = min(there, workers or there)
-    compilers = max(1, cores() // count)  # more than cores would make the slowest slower, for all
-    return [Post(open_runner, f"cuda:{i}", place, seed, compilers) for i in range(count)]
-
-
-def _absolute(cache: str | Path | None) -> str:
-    place = default_location() if cache is None else str(cache)
-    return place if "://" in place else str(Path(place).absolute())

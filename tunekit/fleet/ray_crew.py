@@ -17,14 +17,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from tunekit.compile_pool import cores
+from tunekit.cores import cores
 from tunekit.errors import TuneError
 from tunekit.fleet.crews import Hear
 from tunekit.fleet.messages import Broke, Gone, Message
 from tunekit.fleet.post import Post, serve
-from tunekit.runner import Runner
+
+if TYPE_CHECKING:
+    from tunekit.runner import Runner
 
 LOCAL = "local"
 """In place of an address: a cluster of this host alone, which ends with the run."""
@@ -41,6 +43,8 @@ GROW_S = 2.0
 
 class RayCrew:
     """Workers on a cluster, which is joined, or is started on this host and ends with the run."""
+
+    is_local = False
 
     def __init__(
         self,

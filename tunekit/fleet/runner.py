@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime, timezone
 from typing import Protocol
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import TunekitError
+from tunekit.fleet.identity import provenance
 from tunekit.fleet.jobs import Job
 from tunekit.fleet.squad import Squad
 from tunekit.kernels import family
@@ -17,7 +17,7 @@ from tunekit.key import Problem, TuningKey
 from tunekit.runner import Finals
 from tunekit.space import Space
 from tunekit.spent import Spent
-from tunekit.trial import PROTOCOL, Fingerprint, Measurement, Origin, Provenance, Trial
+from tunekit.trial import Measurement, Origin, Provenance, Trial
 
 ACCOUNT_S = 10.0
 
@@ -49,9 +49,11 @@ class MeasuredElsewhere:
 
     origin = Origin.MEASURED
 
-    def __init__(self, device: DeviceInfo, driver: str) -> None:
+    def __init__(self, device: DeviceInfo, driver: str, made_by: Mapping[str, str]) -> None:
+        """`made_by` is what a worker says its results depend on: so no kernel is loaded here."""
         self.device = device
         self._driver = driver
+        self._made_by = made_by
 
     def space(self, problem: Problem) -> Space:
         """Return every legal config of the problem on this GPU."""
@@ -59,22 +61,7 @@ class MeasuredElsewhere:
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:
         """Say where a result of this config for this problem comes from."""
-        import torch
-        import triton
-
-        from tunekit.version import VERSION
-
-        fingerprint: Fingerprint = family(problem.family).fingerprint(config.variant)
-        return Provenance(
-            fingerprint=fingerprint,
-            protocol=PROTOCOL,
-            tunekit=VERSION,
-            triton=triton.__version__,
-            torch=str(torch.__version__),
-            driver=self._driver,
-            device_name=self.device.name,
-            created_at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )
+        return provenance(self._made_by, config, self.device, self._driver)
 
 
 class FleetRunner:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from tunekit.cache import Store
 from tunekit.errors import ProblemError, ShapesError
-from tunekit.fleet.opening import Wanted
+from tunekit.fleet.hiring import Wanted, start
 from tunekit.key import Problem
 from tunekit.runner import Runner
 from tunekit.runners import open_runner
@@ -17,7 +18,7 @@ from tunekit.shapes import load_shapes, parse_shape
 from tunekit.tuner.events import Listener, Task, TuneReport
 from tunekit.tuner.rounds import run
 from tunekit.tuner.stale import verify_again
-from tunekit.tuner.together import on_each, opened
+from tunekit.tuner.together import joined, on_each
 
 Shapes = str | Path | Iterable[Task | Problem | Sequence[int] | str]
 
@@ -76,7 +77,10 @@ def tune(
         raise ProblemError("stale verifies key by key: it takes neither workers nor ray")
     if record is not None and wanted is not None:
         raise ProblemError("record makes a recording of one GPU: it takes neither workers nor ray")
-    with opened(open_runner, device, cache, wanted, seed=seed) as crew:
+    with (
+        closing(start(open_runner, device, cache, wanted, seed=seed)) as started,
+        joined(open_runner, started) as crew,
+    ):
         if not stale:
             crew.prepare([task.problem for task in tasks], sampler)
             for runner in crew.runners:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from tunekit.cache import Store
+from tunekit.fleet.hiring import Hired
 from tunekit.fleet.identity import made_by
 from tunekit.fleet.leading import Lead
-from tunekit.fleet.opening import Wanted, open_lead
+from tunekit.fleet.opening import open_lead
 from tunekit.key import Problem
 from tunekit.runner import Runner
 from tunekit.search import load_forests
@@ -36,7 +36,8 @@ class Crew:
         if self.runners[0].origin is Origin.MEASURED:  # while the GPU's process starts
             if sampler == "transfer":
                 load_forests()
-            made_by(Origin.MEASURED)  # loads the kernels
+            if self.lead is None:
+                made_by(Origin.MEASURED)  # loads the kernels
         for runner in self.runners:
             runner.prepare(problems)
 
@@ -52,29 +53,14 @@ class Crew:
 
 
 @contextmanager
-def opened(
-    open_runner: Callable[..., Runner],
-    device: str,
-    cache: str | Path | None,
-    wanted: Wanted | None,
-    *,
-    seed: int,
-) -> Iterator[Crew]:
-    """Open a device in this process or, if workers are wanted, the devices of them all."""
-    if wanted is None:
-        crew = Crew([open_runner(device, seed=seed)])
-    else:
-        lead = open_lead(open_runner, device, cache, wanted, seed=seed)
-        try:
-            load_forests()  # while the workers start
-            crew = Crew(lead.runners(wanted.patience_s), lead)
-        except BaseException:
-            lead.close()
-            raise
-    try:
-        yield crew
-    finally:
-        crew.close()
+def joined(open_runner: Callable[..., Runner], started: Runner | Hired) -> Iterator[Crew]:
+    """Wait until what was started can work. At the end of the block it gives back what it has."""
+    if not isinstance(started, Hired):
+        yield Crew([started])
+        return
+    with closing(open_lead(open_runner, started)) as lead:
+        load_forests()  # while the workers start
+        yield Crew(lead.runners(started.patience_s), lead)
 
 
 def on_each(
