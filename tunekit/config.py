@@ -56,8 +56,7 @@ class Config:
         """
         if not isinstance(plain, Mapping):
             raise ConfigError(f"a config is an object of named fields, not {type(plain).__name__}")
-        names = {f.name for f in fields(Config)}
-        unknown = sorted(str(name) for name in plain if name not in names)
+        unknown = sorted(str(name) for name in plain if name not in _NAMES)
         if unknown:
             raise ConfigError(f"config has the unknown field {unknown[0]!r}")
         values: dict[str, Any] = {}
@@ -82,6 +81,9 @@ class Config:
             f" warps={self.num_warps} stages={self.num_stages}"
         )
         return text + "".join(f" {name}={value}" for name, value in self.switches)
+
+
+_NAMES = frozenset(field.name for field in fields(Config))
 
 
 def _positive(name: str, value: Any) -> int:

@@ -6,8 +6,10 @@ This process makes no CUDA context. While it stores a trial or searches, the oth
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,7 @@ from tunekit.compile_pool import CompilePool
 from tunekit.compiler import Build
 from tunekit.config import Config
 from tunekit.device import DeviceInfo, nvidia_gpus, require
-from tunekit.errors import TuneError
+from tunekit.errors import TuneError, TunekitError
 from tunekit.gpu_lock import GpuLock
 from tunekit.kernels import family
 from tunekit.key import Problem
@@ -80,6 +82,7 @@ class GpuRunner:
         self._vendor: dict[Problem, Measurement | None] = {}
         self._untaken: list[tuple[Problem, Trial]] = []
         self._spaces: dict[Problem, Future[Space]] = {}
+        self._preparing: threading.Thread | None = None
         self._screening = 0
         """Trials of the screening under way that were not taken yet."""
 
@@ -94,12 +97,21 @@ class GpuRunner:
         return [self._process.pid, *self._pool.pids]
 
     def prepare(self, problems: Sequence[Problem]) -> None:
-        """Have the compilers, which are idle at first, enumerate spaces side by side."""
-        for problem in problems:
-            self._spaces[problem] = self._pool.space(problem, self.device)
+        """Have the compilers enumerate spaces side by side, once the GPU's process is up."""
+
+        def ask() -> None:
+            with suppress(TunekitError):  # `space` raises it again
+                device = self.device
+                for problem in problems:
+                    self._spaces[problem] = self._pool.space(problem, device)
+
+        self._preparing = threading.Thread(target=ask, name="tunekit-spaces", daemon=True)
+        self._preparing.start()
 
     def space(self, problem: Problem) -> Space:
         """Return every legal config of the problem on this GPU."""
+        if self._preparing is not None:
+            self._preparing.join()
         if problem in self._spaces:
             return self._spaces[problem].result()
         return family(problem.family).space(problem, self.device)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
+from tunekit.errors import ConfigError
 from tunekit.kernels import FAMILIES, family
 from tunekit.trial import PROTOCOL, Fingerprint, Origin, Provenance, timestamp
 from tunekit.version import VERSION
@@ -31,7 +32,13 @@ def made_by(origin: Origin) -> dict[str, str]:
 def provenance(
     made: Mapping[str, str], config: Config, device: DeviceInfo, driver: str
 ) -> Provenance:
-    """Say where a config's result comes from that is measured now, by what made it."""
+    """Say where a config's result comes from that is measured now, by what made it.
+
+    Raises:
+        ConfigError: there is no such variant.
+    """
+    if _kernels_of(config.variant) not in made:
+        raise ConfigError(f"unknown variant {config.variant!r}")
     return Provenance(
         fingerprint=Fingerprint(made[_kernels_of(config.variant)], made[_COMPILER]),
         protocol=made["protocol"],

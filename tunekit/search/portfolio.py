@@ -52,6 +52,11 @@ def add_recording(known: Experience, recording: Recording, *, made_with: str = P
         known.note(problem, recording.device, found.screening.values(), made_with=made_with)
 
 
+def load_portfolios() -> None:
+    """Read the shipped portfolios, for whoever waits for something else."""
+    _load()
+
+
 @functools.cache
 def _load() -> tuple[Recording, ...]:
     return tuple(map(Recording.load, shipped_portfolios()))

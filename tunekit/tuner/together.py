@@ -18,7 +18,7 @@ from tunekit.fleet.leading import Lead
 from tunekit.fleet.opening import open_lead
 from tunekit.key import Problem
 from tunekit.runner import Runner
-from tunekit.search import load_forests
+from tunekit.search import load_forests, load_portfolios
 from tunekit.spent import Spent
 from tunekit.trial import Origin
 from tunekit.tuner.events import Event, Listener, TuneReport
@@ -33,13 +33,12 @@ class Crew:
 
     def prepare(self, problems: Sequence[Problem], sampler: str) -> None:
         """Have what a run needs first made ready, as far as it can be side by side."""
-        if self.runners[0].origin is Origin.MEASURED:  # while the GPU's process starts
-            if sampler == "transfer":
-                load_forests()
-            if self.lead is None:
-                made_by(Origin.MEASURED)  # loads the kernels
         for runner in self.runners:
             runner.prepare(problems)
+        if self.lead is None and self.runners[0].origin is Origin.MEASURED:
+            if sampler == "transfer":  # while the GPU's process starts
+                _load_search()
+            made_by(Origin.MEASURED)  # loads the kernels
 
     def attach(self, store: Store) -> None:
         """Say in which store the run's leases are."""
@@ -59,8 +58,14 @@ def joined(open_runner: Callable[..., Runner], started: Runner | Hired) -> Itera
         yield Crew([started])
         return
     with closing(open_lead(open_runner, started)) as lead:
-        load_forests()  # while the workers start
+        _load_search()  # while the workers start
         yield Crew(lead.runners(started.patience_s), lead)
+
+
+def _load_search() -> None:
+    """Load what the search of all keys begins with: a second's work."""
+    load_forests()
+    load_portfolios()
 
 
 def on_each(
