@@ -263,7 +263,7 @@ class SwappedOperands:
             tile_rules.POWER_OF_TWO,
             *tile_rules.DOT_RULES,
             tile_rules.REGISTERS,
-            tile_rules.shared_rule(shared_bytes),
+            tile_rules.shared_rule(shared_bytes, whole=True),
             tile_rules.SHARED_SUM,
         ),
         worth=(

@@ -259,8 +259,11 @@ def _epilogue(config: Config, problem: Problem, device: DeviceInfo, warpgroup: b
     return 2 * tile if whole else max(2 * tile, part)
 
 
-def shared_rule(predict: SharedBytes) -> Rule:
-    """Return the rule that a program's shared memory must be there."""
+def shared_rule(predict: SharedBytes, *, whole: bool = False) -> Rule:
+    """Return the rule that a program's shared memory must be there.
+
+    `whole` says that what is predicted does not depend on whether K is split.
+    """
 
     def check(config: Config, problem: Problem, device: DeviceInfo) -> str | None:
         needed = predict(config, problem, device)
@@ -268,7 +271,8 @@ def shared_rule(predict: SharedBytes) -> Rule:
             return f"{needed} bytes of shared memory, {device.shared_bytes} there"
         return None
 
-    return Rule("shared-memory", check, (*TILE, "split_k", "num_warps", "num_stages", "switches"))
+    fields = (*TILE, "num_warps", "num_stages", "switches")
+    return Rule("shared-memory", check, fields if whole else (*fields, "split_k"))
 
 
 TILE = ("block_m", "block_n", "block_k")

@@ -23,8 +23,16 @@ from tunekit.runner import Runner
 from tunekit.search import Budget
 from tunekit.shapes import Shape
 from tunekit.space import Space
-from tunekit.table import SCHEMA, Row, explain_command, served_rows, table
-from tunekit.trial import Origin, Status
+from tunekit.table import (
+    SCHEMA,
+    Installed,
+    Row,
+    explain_command,
+    installed_here,
+    served_rows,
+    table,
+)
+from tunekit.trial import Best, Fingerprint, Origin, Status
 from tunekit.tuner import Listener, Task, TuneReport, open_runner, verify_again
 from tunekit.tuner import run as run_tasks
 from tunekit.tuner.together import Crew, joined, on_each
@@ -36,7 +44,7 @@ def tune(request: TuneRequest, shapes: Sequence[Shape], started: Runner | Hired)
     Raises:
         TunekitError: something is wrong with the request, or a key has no working config.
     """
-    with joined(open_runner, started) as crew:
+    with joined(open_runner, started, sampler=request.sampler, seed=request.seed) as crew:
         if request.misses:
             shapes = _missed(request, crew.runners)
             if not shapes:
@@ -47,7 +55,7 @@ def tune(request: TuneRequest, shapes: Sequence[Shape], started: Runner | Hired)
         problems = dict.fromkeys(shape.problem for shape in shapes)
         # A stale key that cannot be tried is told of with the others, and stops none.
         tried = [] if request.stale else list(problems)
-        crew.prepare(tried, request.sampler)
+        crew.prepare(tried, sampler=request.sampler, seed=request.seed)
         spaces = _spaces(request, crew.runners, tried)
         if request.record is not None:
             _check_record(request.record, crew.runners[0])
@@ -197,12 +205,27 @@ def _run(
 def _stored(store: Store, keys: Sequence[TuningKey], runners: Sequence[Runner]) -> list[Row]:
     """Return what the cache now serves for the keys: the numbers that `show` gives too."""
     rows: list[Row] = []
-    for gpu in (runner.device.slug for runner in runners):
+    for runner in runners:
+        gpu = runner.device.slug
         bests = store.bests(gpu=gpu)
         if keys:  # else it is `--stale` of the whole cache
             bests = [best for key in keys if key.gpu == gpu for best in store.best(key)]
-        rows += served_rows(bests, store.failures(gpu=gpu))
+        rows += served_rows(bests, store.failures(gpu=gpu), _installed(runner))
     return rows
+
+
+def _installed(runner: Runner) -> Installed:
+    """Return what grades rows of a runner's GPU: what measures there says what it runs."""
+    if runner.origin is not Origin.MEASURED:
+        return installed_here
+
+    def installed(best: Best) -> Fingerprint | None:
+        try:
+            return runner.provenance(best.key.problem, best.config).fingerprint
+        except ConfigError:
+            return None
+
+    return installed
 
 
 def _show(request: TuneRequest, report: TuneReport, rows: Sequence[Row]) -> None:

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from tunekit.build_claims import BuildClaims
 from tunekit.child import forget_output
 from tunekit.config import Config
-from tunekit.device import KNOWN_DEVICES, DeviceInfo
+from tunekit.device import DeviceInfo
 from tunekit.errors import TunekitError
 from tunekit.kernels import FAMILIES, family, keep_compiler_key
 from tunekit.key import Problem
@@ -49,16 +49,12 @@ Build = Callable[[Problem, Config, DeviceInfo], Compiled]
 
 
 def prepare(build: Build) -> None:
-    """Load what compilers need, in the process that they are forks of.
-
-    A space is enumerated too, whatever the GPU: most of what it is drawn from others are as well.
-    """
+    """Load what compilers need, in the process that they are forks of."""
     os.nice(NICENESS)
     if build is compile_config:
         key = keep_compiler_key()
-        for name in FAMILIES:  # takes seconds to import, which no compilation is to be charged for
-            kernels = family(name)
-            kernels.space(Problem(name, 64, 4096, 4096, "bfloat16"), KNOWN_DEVICES["sm_90"])
+        for name in FAMILIES:
+            family(name)  # takes seconds to import, which no compilation is to be charged for
         key.join()
 
 

@@ -83,7 +83,7 @@ class VariantSpace:
 
     def switches(self) -> tuple[str, ...]:
         """Return the names of the variant's own switches, in the order configs hold them."""
-        return tuple(sorted(name for name in self.choices if name not in FIELDS))
+        return _switches_of(tuple(self.choices))
 
     def names(self) -> tuple[str, ...]:
         """Return what is chosen: the fields, then the switches."""
@@ -91,9 +91,9 @@ class VariantSpace:
 
     def config(self, values: Sequence[int]) -> Config:
         """Return the config with these values of `names`."""
-        fixed = dict(zip(FIELDS, values, strict=False))
-        own = tuple(zip(self.switches(), values[len(FIELDS) :], strict=True))
-        return Config(variant=self.variant, switches=own, **fixed)
+        count = len(FIELDS)
+        own = tuple(zip(self.switches(), values[count:], strict=True))
+        return Config(self.variant, *values[:count], switches=own)
 
     def candidates(self) -> Iterator[Config]:
         """Yield every combination of the choices, legal or not."""
@@ -120,6 +120,11 @@ class VariantSpace:
     def doubt(self, config: Config, problem: Problem, device: DeviceInfo) -> Violation | None:
         """Return why a legal config is not worth a trial, or None if it is."""
         return _first_broken(self.worth, config, problem, device)
+
+
+@functools.cache
+def _switches_of(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in names if name not in FIELDS))
 
 
 def _first_broken(

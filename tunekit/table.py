@@ -6,7 +6,7 @@ import itertools
 import math
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from tunekit.kernels import current_fingerprint
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import grade_of, is_verified, order_of
 from tunekit.output import Paint, plain, wrap
-from tunekit.trial import Best, Choice, Grade, Measurement, Status
+from tunekit.trial import Best, Choice, Fingerprint, Grade, Measurement, Status
 
 SCHEMA = 1
 """Version of the JSON that `show` and `tune` print."""
@@ -84,9 +84,18 @@ class Row:
         }
 
 
-def graded(best: Best) -> Row:
-    """Grade a stored row for the kernels and the compiler that are installed here."""
-    current = current_fingerprint(best.key.family, best.config.variant)
+Installed = Callable[[Best], "Fingerprint | None"]
+"""Says what a row's kernel and compiler are as installed, or None if there is no such kernel."""
+
+
+def installed_here(best: Best) -> Fingerprint | None:
+    """Say it for this process, which loads the kernels to know."""
+    return current_fingerprint(best.key.family, best.config.variant)
+
+
+def graded(best: Best, installed: Installed = installed_here) -> Row:
+    """Grade a stored row for the kernels and the compiler that are installed."""
+    current = installed(best)
     # Without a kernel of that name there is none that the row could be for.
     grade = Grade.OTHER_SOURCE if current is None else grade_of(best, current)
     return Row(best, grade, tuple(fingerprint_differences(best, current)))
@@ -95,6 +104,7 @@ def graded(best: Best) -> Row:
 def served_rows(
     bests: Iterable[Best],
     failures: Mapping[tuple[TuningKey, str], Mapping[Status, int]] | None = None,
+    installed: Installed = installed_here,
 ) -> list[Row]:
     """Return one row a key, by GPU and key: of several environments' rows the one that fits best.
 
@@ -102,7 +112,7 @@ def served_rows(
     """
     rows: dict[TuningKey, Row] = {}
     for best in bests:
-        row = graded(best)
+        row = graded(best, installed)
         other = rows.get(best.key)
         if other is None or order_of(best, row.grade) < order_of(other.best, other.grade):
             rows[best.key] = row

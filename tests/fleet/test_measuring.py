@@ -52,41 +52,32 @@ def test_a_worker_with_a_gpu_gives_measured_rows(tmp_path, monkeypatch):
 
 
 LEADER = """
-import json, sys
+import sys
 from functools import partial
 from pathlib import Path
 import fake_gpu
-from tunekit.cache import Store
-from tunekit.fleet.crews import Processes
-from tunekit.fleet.leading import Lead
-from tunekit.fleet.post import Post
-from tunekit.key import Problem
-from tunekit.search import Budget
-from tunekit.tuner import Task, run
+from tunekit import cli_tune
+from tunekit.cli import main
+from tunekit.fleet import hiring
 
-cache, locks = sys.argv[1:]
-opener = partial(fake_gpu.open_runner, locks=Path(locks))
-lead = Lead(Processes([Post(opener, "cuda:0", cache)]), cache)
-problem = Problem("matmul", 64, 512, 512, "bfloat16")
-(runner,) = lead.runners(120)
-runner.prepare([problem])
-with Store.open(cache) as store:
-    lead.attach(store)
-    report = run([Task(problem)], runner=runner, store=store, budget=Budget(trials=8))
-lead.close()
-print(json.dumps([report.trials_run, "torch" in sys.modules, "triton" in sys.modules]))
+hiring.gpu_count = lambda: 1
+cli_tune.open_runner = partial(fake_gpu.open_runner, locks=Path(sys.argv[1]))
+code = main(["tune", "--shape=64,512,512", "--device=cuda", "--workers", "--trials=8", "--json"])
+print([code, "torch" in sys.modules, "triton" in sys.modules], file=sys.stderr)
 """
 
 
-def test_the_leader_of_a_measured_run_loads_neither_torch_nor_a_kernel(tmp_path):
+def test_the_leader_of_a_measured_run_loads_neither_torch_nor_a_kernel(own_cache, tmp_path):
     fakes = str(Path(__file__).parents[1] / "fakes")
     done = subprocess.run(
-        [sys.executable, "-c", LEADER, str(tmp_path / "c.db"), str(tmp_path / "locks")],
+        [sys.executable, "-c", LEADER, str(tmp_path / "locks")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([fakes, *filter(None, sys.path)])},
         capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [8, False, False]
+    assert done.stderr.splitlines()[-1:] == ["[0, False, False]"], done.stderr
+    (row,) = json.loads(done.stdout)["keys"]
+    assert (row["grade"], row["origin"], row["trials"]) == ("exact", "measured", 8)
+    assert own_cache.exists()
 
 
 @pytest.mark.gpu

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 from tunekit.search.budget import DEFAULT_TRIALS, Budget
 from tunekit.search.experience import Experience
 from tunekit.search.forest import load_forests
-from tunekit.search.portfolio import load_portfolios, shipped_experience
+from tunekit.search.portfolio import grown_experience, load_portfolios, shipped_experience
 from tunekit.search.roofline import least_us
 from tunekit.search.searcher import SAMPLERS, Searcher
 from tunekit.search.storage import StudyStorage, open_storage
@@ -35,6 +35,7 @@ __all__ = [
     "Experience",
     "Searcher",
     "StudyStorage",
+    "grown_experience",
     "least_us",
     "load_forests",
     "load_portfolios",

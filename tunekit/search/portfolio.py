@@ -46,15 +46,26 @@ def shipped_experience(seed: int = 0) -> Experience:
     return known
 
 
+def grown_experience(seed: int = 0) -> Experience:
+    """Return the same with its forest grown, by `load_portfolios` if that was called before."""
+    known = _grown.pop(seed, None) or shipped_experience(seed)
+    known.forest()
+    return known
+
+
 def add_recording(known: Experience, recording: Recording, *, made_with: str = PORTFOLIO) -> None:
     """Add what was recorded to an experience."""
     for problem, found in recording.problems.items():
         known.note(problem, recording.device, found.screening.values(), made_with=made_with)
 
 
-def load_portfolios() -> None:
-    """Read the shipped portfolios, for whoever waits for something else."""
-    _load()
+def load_portfolios(seed: int = 0) -> None:
+    """Read the shipped portfolios and grow their forest, for whoever waits for something else."""
+    _grown[seed] = grown_experience(seed)
+
+
+_grown: dict[int, Experience] = {}
+"""What was grown ahead, for the first who asks: an experience is its run's own."""
 
 
 @functools.cache

@@ -79,10 +79,10 @@ def tune(
         raise ProblemError("record makes a recording of one GPU: it takes neither workers nor ray")
     with (
         closing(start(open_runner, device, cache, wanted, seed=seed)) as started,
-        joined(open_runner, started) as crew,
+        joined(open_runner, started, sampler=sampler, seed=seed) as crew,
     ):
         if not stale:
-            crew.prepare([task.problem for task in tasks], sampler)
+            crew.prepare([task.problem for task in tasks], sampler=sampler, seed=seed)
             for runner in crew.runners:
                 for task in tasks:
                     runner.space(task.problem)  # before the cache file is made

@@ -11,7 +11,7 @@ from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError, RecordingError
 from tunekit.key import Problem, TuningKey
 from tunekit.runner import Runner
-from tunekit.search import Experience, shipped_experience
+from tunekit.search import Experience, grown_experience, shipped_experience
 from tunekit.trial import Provenance, Trial
 
 MOST_TRIALS = 20_000
@@ -27,8 +27,8 @@ def stored_experience(
     says nothing of this one, and another protocol or program gives other times. What differs in
     compiler, origin or GPU is not compared, but counts. Of `new` problems nothing stored is used.
     """
-    known = shipped_experience(seed)
     judge = _Judge(runner)
+    found: list[tuple[DeviceInfo, TuningKey, str, list[Trial]]] = []
     for device in store.devices():
         if device.arch != runner.device.arch:
             continue
@@ -38,7 +38,12 @@ def stored_experience(
             if label is not None and key.problem not in new:
                 groups[key, label].append(trial)
         for (key, label), trials in sorted(groups.items(), key=lambda group: group[0]):
-            known.note(key.problem, device, trials, made_with=label)
+            found.append((device, key, label, trials))
+    if not found:
+        return grown_experience(seed)
+    known = shipped_experience(seed)
+    for device, key, label, trials in found:
+        known.note(key.problem, device, trials, made_with=label)
     return known
 
 

@@ -31,13 +31,12 @@ class Crew:
     runners: Sequence[Runner]
     lead: Lead | None = None
 
-    def prepare(self, problems: Sequence[Problem], sampler: str) -> None:
+    def prepare(self, problems: Sequence[Problem], *, sampler: str, seed: int) -> None:
         """Have what a run needs first made ready, as far as it can be side by side."""
         for runner in self.runners:
             runner.prepare(problems)
         if self.lead is None and self.runners[0].origin is Origin.MEASURED:
-            if sampler == "transfer":  # while the GPU's process starts
-                _load_search()
+            _load_search(sampler, seed)  # while the GPU's process starts
             made_by(Origin.MEASURED)  # loads the kernels
 
     def attach(self, store: Store) -> None:
@@ -52,20 +51,23 @@ class Crew:
 
 
 @contextmanager
-def joined(open_runner: Callable[..., Runner], started: Runner | Hired) -> Iterator[Crew]:
+def joined(
+    open_runner: Callable[..., Runner], started: Runner | Hired, *, sampler: str, seed: int
+) -> Iterator[Crew]:
     """Wait until what was started can work. At the end of the block it gives back what it has."""
     if not isinstance(started, Hired):
         yield Crew([started])
         return
     with closing(open_lead(open_runner, started)) as lead:
-        _load_search()  # while the workers start
+        _load_search(sampler, seed)  # while the workers start
         yield Crew(lead.runners(started.patience_s), lead)
 
 
-def _load_search() -> None:
+def _load_search(sampler: str, seed: int) -> None:
     """Load what the search of all keys begins with: a second's work."""
-    load_forests()
-    load_portfolios()
+    if sampler == "transfer":
+        load_forests()
+        load_portfolios(seed)
 
 
 def on_each(
