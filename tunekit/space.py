@@ -91,9 +91,9 @@ class VariantSpace:
 
     def config(self, values: Sequence[int]) -> Config:
         """Return the config with these values of `names`."""
-        count = len(FIELDS)
-        own = tuple(zip(self.switches(), values[count:], strict=True))
-        return Config(self.variant, *values[:count], switches=own)
+        m, n, k, group, parts, warps, stages, *rest = values
+        own = tuple(zip(self.switches(), rest, strict=True))
+        return Config(self.variant, m, n, k, group, parts, warps, stages, own)
 
     def candidates(self) -> Iterator[Config]:
         """Yield every combination of the choices, legal or not."""
