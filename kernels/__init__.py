@@ -23,6 +23,7 @@ __all__ = [
     "current_fingerprint",
     "family",
     "keep_compiler_key",
+    "prepare_to_launch",
     "unsupported",
 ]
 
@@ -71,6 +72,15 @@ def keep_compiler_key() -> threading.Thread:
     thread = threading.Thread(target=keep, name="tunekit-compiler-key", daemon=True)
     thread.start()
     return thread
+
+
+def prepare_to_launch() -> None:
+    """Load what the first launch would, which takes a second. It makes no context."""
+    key = keep_compiler_key()
+    from tunekit.kernels.launchers import load_driver
+
+    load_driver()
+    key.join()
 
 
 def current_fingerprint(family_name: str, variant: str) -> Fingerprint | None:

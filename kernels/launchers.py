@@ -11,7 +11,23 @@ import logging
 import subprocess
 from typing import Any
 
+from triton.runtime import driver
+
 _log = logging.getLogger(__name__)
+
+_FAILURES = (ImportError, OSError, subprocess.CalledProcessError)
+"""Of what compiles C, or looks for what it is compiled with."""
+
+
+def load_driver() -> None:
+    """Have Triton's driver, parts of which are C that is compiled where its cache is new.
+
+    It makes no context. What cannot be loaded here the first launch will say.
+    """
+    try:
+        driver.active.utils  # noqa: B018 - it is made at first use
+    except (RuntimeError, AttributeError, *_FAILURES) as error:
+        _log.debug("Triton's driver is left to the first launch: %s", error)
 
 
 def build_launcher(compiled: Any) -> None:
@@ -24,7 +40,7 @@ def build_launcher(compiled: Any) -> None:
         return
     try:
         make(compiled.src, compiled.metadata)
-    except (RuntimeError, ImportError, OSError, subprocess.CalledProcessError) as error:
+    except (RuntimeError, *_FAILURES) as error:
         _log.debug("the launcher of %s is left to its launch: %s", compiled.metadata.name, error)
 
 
@@ -32,12 +48,12 @@ def build_launcher(compiled: Any) -> None:
 def _maker() -> Any:
     """Return Triton's class of launchers, if that compiles them and can do so here."""
     try:
-        from triton.backends.nvidia import driver
+        from triton.backends.nvidia import driver as nvidia
 
-        if not hasattr(driver, "make_launcher"):
+        if not hasattr(nvidia, "make_launcher"):
             return None
-        driver.library_dirs()
-    except (ImportError, AssertionError, OSError, subprocess.CalledProcessError) as error:
+        nvidia.library_dirs()
+    except (AssertionError, *_FAILURES) as error:
         _log.debug("no launcher is built ahead here: %s", error)  # no NVIDIA driver, most likely
         return None
-    return driver.CudaLauncher
+    return nvidia.CudaLauncher

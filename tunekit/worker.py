@@ -18,7 +18,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo, detect, driver_version, gpu_uuid
 from tunekit.errors import TunekitError
 from tunekit.gpu_watch import GpuWatch, nvml_module
-from tunekit.kernels import keep_compiler_key
+from tunekit.kernels import prepare_to_launch
 from tunekit.key import Problem
 from tunekit.runner import DeviceLost
 from tunekit.trial import Measurement, Trial
@@ -87,6 +87,8 @@ class Opened:
     ready: Ready
     measure: Measure
     compiled: Callable[[], int] = int
+    prepare: Callable[[], object] = bool
+    """Loads what asks will need, while nothing is asked yet."""
 
 
 def open_gpu(index: int, seed: int) -> Opened:
@@ -102,8 +104,8 @@ def open_gpu(index: int, seed: int) -> Opened:
     uuid = gpu_uuid(index)
     watch = GpuWatch(uuid, nvml_module())
     measure = Measure(Gpu(device, index), watch, seed=seed)
-    keep_compiler_key()  # while nothing is asked yet
-    return Opened(Ready(device, uuid, driver_version()), measure, _count_compilations())
+    ready = Ready(device, uuid, driver_version())
+    return Opened(ready, measure, _count_compilations(), prepare_to_launch)
 
 
 def _count_compilations() -> Callable[[], int]:
@@ -127,6 +129,7 @@ def serve(connection: Connection, open_device: Callable[..., Opened], *args: Any
         connection.send(Refused(error))
         return
     connection.send(opened.ready)
+    opened.prepare()
     lost = False
     while not lost:
         ask: Ask = connection.recv()
