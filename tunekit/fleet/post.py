@@ -27,12 +27,15 @@ class Post:
     seed: int = 0
     compilers: int | None = None
     """Compiler processes; as many as there are cores unless it is given."""
+    borrowed: int = 0
+    """Those besides, for cores that other workers of the host leave idle."""
 
 
 def serve(link: Link, post: Post) -> None:
     """Be a worker until the leader says stop, or is gone."""
     try:
-        runner = post.open(post.device, seed=post.seed, compilers=post.compilers)
+        share = {"compilers": post.compilers, "borrowed": post.borrowed}
+        runner = post.open(post.device, seed=post.seed, **share)
     except TunekitError as error:
         from tunekit.fleet.messages import Refused
 
