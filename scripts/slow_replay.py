@@ -77,7 +77,6 @@ def open_slow(
     *,
     seed: int = 0,
     compilers: int | None = None,
-    borrowed: int = 0,
     seconds: float = 0.0,
     log: str | Path | None = None,
     gpu: DeviceInfo | None = None,
@@ -87,9 +86,7 @@ def open_slow(
     return SlowReplay(recording if gpu is None else replace(recording, device=gpu), seconds, log)
 
 
-def open_and_die(
-    device: str, *, seed: int = 0, compilers: int | None = None, borrowed: int = 0
-) -> SlowReplay:
+def open_and_die(device: str, *, seed: int = 0, compilers: int | None = None) -> SlowReplay:
     """Be killed before there is anything to say."""
     os.kill(os.getpid(), 9)
     raise AssertionError("unreachable")

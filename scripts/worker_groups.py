@@ -150,13 +150,7 @@ WRITES: dict[int, list[float]] = {}
 
 
 def open_timed(
-    device: str,
-    *,
-    seed: int = 0,
-    compilers: int | None = None,
-    borrowed: int = 0,
-    seconds: float,
-    folder: str,
+    device: str, *, seed: int = 0, compilers: int | None = None, seconds: float, folder: str
 ) -> TimedReplay:
     """Open a replay, and time the transactions of this process."""
     if not hasattr(Store.add_trials, "timed"):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tunekit.build_claims import BuildClaims, CoreClaims, build_number
+from tunekit.build_claims import BuildClaims, build_number
 
 HOLD = """
 import sys, time
@@ -69,34 +69,3 @@ def test_a_build_has_one_number_in_every_process():
     there = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert int(there) == build_number("k", (1, True), None)
     assert build_number("k", (1, True), None) != build_number("k", (2, True), None)
-
-
-TAKE = """
-import sys, time
-from pathlib import Path
-from tunekit.build_claims import CoreClaims
-cores = CoreClaims(3, Path(sys.argv[1]))
-print([cores.take() for _ in range(2)], flush=True)
-time.sleep(600)
-"""
-
-
-def test_each_core_is_claimed_once_until_its_process_ends(tmp_path):
-    command = [sys.executable, "-c", TAKE, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline().strip() == "[0, 1]"
-        cores = CoreClaims(3, tmp_path)
-        assert [cores.take(), cores.take()] == [2, None]
-        cores.give_back(2)
-        assert [cores.take(), cores.take()] == [2, None]
-        other.kill()
-        other.wait()
-        assert [cores.take(), cores.take(), cores.take()] == [0, 1, None]
-        cores.close()
-
-
-def test_where_no_file_can_be_made_no_core_is_claimed(tmp_path):
-    (tmp_path / "file").touch()
-    cores = CoreClaims(3, tmp_path / "file")
-    assert cores.take() is None
-    cores.close()

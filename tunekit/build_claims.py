@@ -1,9 +1,8 @@
-"""Who compiles what, and on whose cores, of all processes of this user on this host.
+"""Who compiles what: of all processes of this user on this host, one at a time for each build.
 
 Workers that share Triton's cache find there what another has built, so none needs to build the same
 at the same time. A claim is a lock on one byte of a file, which stands for the build: the kernel
-lets it go when its process ends, however it ends, and no file is left for each of thousands. Cores
-are claimed likewise, so that a worker sees whether another leaves some idle.
+lets it go when its process ends, however it ends, and no file is left for each of thousands.
 """
 
 from __future__ import annotations
@@ -32,7 +31,12 @@ class BuildClaims:
     """The claims of one process, one at a time. Where no file can be made, it claims anything."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._file = _opened("compiling.lock", folder)
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            place = folder or _runtime_folder()
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._file = os.open(place / "compiling.lock", flags, 0o600)
 
     @contextmanager
     def claim(self, number: int) -> Iterator[bool]:
@@ -41,7 +45,7 @@ class BuildClaims:
             yield True
             return
         try:
-            _lock(self._file, number)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except BlockingIOError:
             yield False
             return
@@ -51,64 +55,7 @@ class BuildClaims:
         try:
             yield True
         finally:
-            _unlock(self._file, number)
-
-
-class CoreClaims:
-    """The cores that one process claims, any of so many. Where no file can be made there is none.
-
-    The locks are the process's, so whoever has them must have one of these and no more.
-    """
-
-    def __init__(self, count: int, folder: Path | None = None) -> None:
-        self._file = _opened("cores.lock", folder)
-        self._count = count
-        self._mine: set[int] = set()
-
-    def take(self) -> int | None:
-        """Claim a core, or give None: each is claimed, by this process or by another."""
-        if self._file is None:
-            return None
-        for number in range(self._count):
-            if number not in self._mine:
-                try:
-                    _lock(self._file, number)
-                except BlockingIOError:
-                    continue
-                except OSError:  # a file system without locks
-                    return None
-                self._mine.add(number)
-                return number
-        return None
-
-    def give_back(self, number: int) -> None:
-        """Let another process have a core."""
-        if self._file is not None:
-            self._mine.discard(number)
-            _unlock(self._file, number)
-
-    def close(self) -> None:
-        """Let others have all."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-
-def _opened(name: str, folder: Path | None) -> int | None:
-    """Open a file of locks, or return None where there can be none."""
-    with contextlib.suppress(OSError):
-        place = folder or _runtime_folder()
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(place / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    return None
-
-
-def _lock(file: int, number: int) -> None:
-    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-
-
-def _unlock(file: int, number: int) -> None:
-    fcntl.lockf(file, fcntl.LOCK_UN, 1, number)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
 
 
 def _runtime_folder() -> Path:

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from tunekit.build_claims import CoreClaims, build_number
+from tunekit.build_claims import build_number
 from tunekit.child import Child, ChildError
-from tunekit.compile_order import Durations
 from tunekit.compiler import Build, Compiled, Elsewhere, Unwritable, compile_config, prepare, serve
 from tunekit.config import Config
 from tunekit.cores import cores
@@ -44,9 +43,6 @@ MOST_DEATHS = 3
 
 AGAIN_S = 0.05
 """How long a build that another process is at is left before it is asked for again."""
-
-LOOK_S = 0.01
-"""How often it is looked whether a core has become idle that could be borrowed."""
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 
@@ -69,22 +65,15 @@ class _Worker:
     begun: bool = False
     """Whether the worker is at its task: one that died before that is not the task's fault."""
     started: float = 0.0
-    core: int | None = None
-    """The core that is claimed for its task, where cores are shared."""
 
 
 class CompilePool:
-    """A pool of compiler processes. They start at once, or it is a `TuneError`.
-
-    There are `workers` of them, and up to `borrowed` more while other pools of this host, whose
-    share they are, leave cores idle.
-    """
+    """A pool of compiler processes. They start at once, or it is a `TuneError`."""
 
     def __init__(
         self,
         *,
         workers: int | None = None,
-        borrowed: int = 0,
         timeout_s: float = COMPILE_TIMEOUT_S,
         build: Build | None = None,
     ) -> None:
@@ -103,10 +92,7 @@ class CompilePool:
         self._stopping = False
         self._broken: Exception | None = None
         self._deaths = 0
-        self._share = workers or cores()
-        self._most = self._share + borrowed
-        self._cores = CoreClaims(cores()) if borrowed else None
-        self._durations = Durations()
+        self._wanted = workers or cores()
         self._workers: list[_Worker] = []
         self._thread = threading.Thread(target=self._run, name="tunekit-compile", daemon=True)
         self._thread.start()
@@ -169,8 +155,6 @@ class CompilePool:
             if not worker.child.kill():
                 self._nursery.kill()  # it hangs: nobody is to wait for it once for each worker
         self._nursery.kill()
-        if self._cores is not None:
-            self._cores.close()
         asked: list[Future[Any]] = [*self._known.values(), *self._spaces.values()]
         for future in asked:
             future.cancel()
@@ -190,27 +174,18 @@ class CompilePool:
 
     def _grow(self) -> bool:
         """Start one worker if any is lacking, and say so. It gets work before the next starts."""
-        there = len(self._workers)
-        lacking = there < self._share or (there < self._most and self._wants_more)
-        if not (lacking and self._nursery.is_ready):
+        if not self._nursery.is_ready or len(self._workers) == self._wanted:
             return False
         child = self._nursery.fork(serve, self._build)
         if child is not None:
             self._workers.append(_Worker(child))
         return True
 
-    @property
-    def _wants_more(self) -> bool:
-        """Whether something waits that no worker is there for."""
-        return bool(self._queue) and all(w.ready and w.task is not None for w in self._workers)
-
     def _listen(self, *, waiting: bool) -> None:
         """Hear who answers or ends; if there is nothing else to do until one does or is late."""
         busy = [w for w in self._workers if w.task is not None and w.task.config is not None]
         ends = [worker.started + self.timeout_s for worker in busy]
         ends += [self._later[0][0]] if self._later else []
-        if self._queue and any(w.ready and w.task is None for w in self._workers):
-            ends.append(time.monotonic() + LOOK_S)  # for a core
         left = max(0.0, min(ends) - time.monotonic()) if ends else None
         left = left if waiting else 0.0
         by_connection = {worker.child.connection: worker for worker in self._workers}
@@ -223,37 +198,19 @@ class CompilePool:
                 os.eventfd_read(self._bell)
 
     def _assign(self) -> None:
-        at_work = sum(worker.task is not None for worker in self._workers)
         for worker in self._workers:
             if worker.ready and worker.task is None:
-                core = None if self._cores is None else self._cores.take()
-                task = self._next_task() if core is not None or at_work < self._share else None
+                task = self._next_task()
                 if task is None:
-                    self._give_back(core)
                     return
-                worker.core, at_work = core, at_work + 1
                 worker.task, worker.begun, worker.started = task, False, time.monotonic()
                 worker.child.send((task.problem, task.config, task.device, task.number))
-
-    def _give_back(self, core: int | None) -> None:
-        if core is not None and self._cores is not None:
-            self._cores.give_back(core)
-
-    def _free(self, worker: _Worker) -> _Task | None:
-        """Take from a worker what it was at, and give back its core."""
-        task, worker.task, worker.begun = worker.task, None, False
-        core, worker.core = worker.core, None
-        self._give_back(core)
-        return task
 
     def _next_task(self) -> _Task | None:
         """Return what nobody was found to be building, then what may be built by now."""
         with self._lock:
             if self._queue:
-                place = self._durations.first([(t.problem, t.config) for t in self._queue])
-                task = self._queue[place]
-                del self._queue[place]
-                return task
+                return self._queue.popleft()
         if self._later and self._later[0][0] <= time.monotonic():
             return self._later.popleft()[1]
         return None
@@ -272,14 +229,14 @@ class CompilePool:
         elif isinstance(message, (Space, TunekitError)):
             self._take_space(worker, message)
         elif isinstance(message, Elsewhere):
-            task = self._free(worker)
-            if task is not None:
-                self._later.append((time.monotonic() + AGAIN_S, task))
+            if worker.task is not None:
+                self._later.append((time.monotonic() + AGAIN_S, worker.task))
+            worker.task = None
         else:
             worker.ready, worker.begun = True, worker.task is not None
 
     def _take_space(self, worker: _Worker, found: Space | TunekitError) -> None:
-        task = self._free(worker)
+        task, worker.task, worker.begun = worker.task, None, False
         if task is not None:
             with suppress(InvalidStateError):  # it was cancelled
                 if isinstance(found, Space):
@@ -306,21 +263,18 @@ class CompilePool:
                 with self._lock:
                     self._queue.appendleft(worker.task)
             _log.debug("an idle worker died: %s", how)
-            if self._deaths > max(MOST_DEATHS, self._most):
+            if self._deaths > max(MOST_DEATHS, self._wanted):
                 raise TuneError(f"nothing can be compiled here: {how}")
         self._remove(worker)
 
     def _remove(self, worker: _Worker) -> None:
-        self._free(worker)
         worker.child.kill()
         self._workers.remove(worker)
 
     def _finish(self, worker: _Worker, outcome: Compiled) -> None:
-        took = time.monotonic() - worker.started
-        self.seconds += took
-        task = self._free(worker)
+        task, worker.task, worker.begun = worker.task, None, False
+        self.seconds += time.monotonic() - worker.started
         if task is not None:
-            self._durations.learn(task.problem, task.config, took)
             with suppress(InvalidStateError):  # it was cancelled
                 task.future.set_result(outcome)
 

@@ -51,7 +51,6 @@ class GpuRunner:
         index: int = 0,
         *,
         workers: int | None = None,
-        borrowed: int = 0,
         seed: int = 0,
         limits: Limits | None = None,
         open_device: Callable[..., Opened] | None = None,
@@ -69,7 +68,7 @@ class GpuRunner:
             require(index)
             environ, index = _only(index)
         opened = open_device or open_gpu
-        self._pool = CompilePool(workers=workers, borrowed=borrowed, build=build)
+        self._pool = CompilePool(workers=workers, build=build)
         self._schedule = Schedule()
         start = partial(_measuring, opened, index, seed, environ)
         try:

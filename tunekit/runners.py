@@ -10,14 +10,11 @@ from tunekit.errors import DeviceError, RecordingError
 from tunekit.runner import Runner
 
 
-def open_runner(
-    device: str, *, seed: int = 0, compilers: int | None = None, borrowed: int = 0
-) -> Runner:
+def open_runner(device: str, *, seed: int = 0, compilers: int | None = None) -> Runner:
     """Return the runner that `auto`, `cuda`, `cuda:N`, `replay` or `replay:FILE` names.
 
     `auto` is the first GPU, or without one the recording that ships with tunekit. `compilers` is
-    how many processes compile for a GPU: as many as there are cores unless it is given. So many as
-    `borrowed` do besides, while other runners of this host leave cores idle.
+    how many processes compile for a GPU: as many as there are cores unless it is given.
 
     Raises:
         DeviceError: the name is none of these, or the GPU is not there.
@@ -29,7 +26,7 @@ def open_runner(
     if name == "cuda" and re.fullmatch(r"(cuda|cuda:[0-9]{1,4})", device):
         from tunekit.gpu_runner import GpuRunner
 
-        return GpuRunner(int(detail or 0), workers=compilers, borrowed=borrowed, seed=seed)
+        return GpuRunner(int(detail or 0), workers=compilers, seed=seed)
     if name == "replay" and (detail or device == "replay"):
         from tunekit.recording import Recording
         from tunekit.replay import ReplayRunner

@@ -118,7 +118,7 @@ def open_fake(table, log, seconds, index, seed):
     return Opened(Ready(H200, UUID, "0"), FakeMeasure(table, log, seconds))
 
 
-def open_runner(device, *, seed=0, compilers=None, borrowed=0, locks):
+def open_runner(device, *, seed=0, compilers=None, locks):
     """Open the stand-in as a worker opens a GPU."""
     from tunekit.gpu_runner import GpuRunner
 
@@ -141,28 +141,10 @@ def build(table, problem, config, device):
 
 def build_slowly(log, problem, config, device):
     """Build for a while, and write down when."""
-    return build_slowly_but({}, log, problem, config, device)
-
-
-def build_slowly_but(seconds, log, problem, config, device):
-    """Do the same, some variants for longer."""
     began = time.monotonic()
-    time.sleep(seconds.get(config.variant, 0.2))
+    time.sleep(0.2)
     with Path(log).open("ab", buffering=0) as file:
-        name = f"{config.variant}-{config.block_k}"
-        file.write(f"{name} {began} {time.monotonic()}\n".encode())
-    return Compiled(Status.OK)
-
-
-def build_together(folder, number, problem, config, device):
-    """Build once so many are at it at the same time, or fail in the end."""
-    mine = Path(folder) / str(config.block_k)
-    mine.touch()
-    end = time.monotonic() + 30
-    while len(list(Path(folder).iterdir())) < number:
-        if time.monotonic() > end:
-            return Compiled(Status.COMPILE_ERROR, "the others did not come")
-        time.sleep(0.005)
+        file.write(f"{config.block_k} {began} {time.monotonic()}\n".encode())
     return Compiled(Status.OK)
 
 

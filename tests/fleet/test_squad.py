@@ -8,7 +8,6 @@ import pytest
 
 from tunekit.config import Config
 from tunekit.errors import TuneError
-from tunekit.fleet import places
 from tunekit.fleet.jobs import Job, Place, State
 from tunekit.fleet.messages import (
     Compile,
@@ -79,8 +78,7 @@ def test_keys_are_dealt_evenly_and_those_of_another_run_are_left_to_it():
     assert workers.squad.begin(KEYS[0], CONFIGS).over
 
 
-def test_a_worker_has_few_jobs_at_a_time_and_an_idle_one_takes_a_key_over(monkeypatch):
-    monkeypatch.setattr(places, "MOST_AHEAD", 4)
+def test_a_worker_has_few_jobs_at_a_time_and_an_idle_one_takes_a_key_over():
     workers = Workers()
     workers.join(1)
     workers.take(KEYS[:4])

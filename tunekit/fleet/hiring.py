@@ -132,11 +132,10 @@ def _posts_on_gpus(
             "%d workers were asked for and there are %d GPUs: as many work", workers, there
         )
     count = min(there, workers or there)
-    # Together they compile no more than there are cores: with more, each compilation would take
+    # Together they have no more compilers than there are cores: with more, each compilation takes
     # longer, and a round of the search ends with its slowest.
-    share = max(1, cores() // count)
-    rest = min(share, cores() - share) if count > 1 else 0
-    return [Post(open_runner, f"cuda:{i}", place, seed, share, rest) for i in range(count)]
+    compilers = max(1, cores() // count)
+    return [Post(open_runner, f"cuda:{i}", place, seed, compilers) for i in range(count)]
 
 
 def _absolute(cache: str | Path | None) -> str:

@@ -17,7 +17,7 @@ from tunekit.key import TuningKey
 
 _log = logging.getLogger(__name__)
 
-FEWEST_AHEAD, MOST_AHEAD = 2, 8
+FEWEST_AHEAD, MOST_AHEAD = 2, 4
 """Jobs a worker is given at a time: what is compiled first is measured first, among those."""
 
 

@@ -27,15 +27,12 @@ class Post:
     seed: int = 0
     compilers: int | None = None
     """Compiler processes; as many as there are cores unless it is given."""
-    borrowed: int = 0
-    """Those besides, for cores that other workers of the host leave idle."""
 
 
 def serve(link: Link, post: Post) -> None:
     """Be a worker until the leader says stop, or is gone."""
     try:
-        share = {"compilers": post.compilers, "borrowed": post.borrowed}
-        runner = post.open(post.device, seed=post.seed, **share)
+        runner = post.open(post.device, seed=post.seed, compilers=post.compilers)
     except TunekitError as error:
         from tunekit.fleet.messages import Refused
 
