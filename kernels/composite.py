@@ -24,8 +24,8 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.descriptors import descriptor, load_tile, store_tile
-from tunekit.kernels.operands import dot_settings, in_unit
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.stand_ins import dot_settings, in_unit
 from tunekit.kernels.tiles import tile_of
 from tunekit.kernels.tma_rules import (
     TMA_RULES,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import torch
+import sys
+
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
@@ -19,7 +20,8 @@ def classify(error: BaseException) -> tuple[Status, str] | None:
 
 
 def _status(error: BaseException) -> Status | None:
-    if isinstance(error, torch.cuda.OutOfMemoryError):
+    torch = sys.modules.get("torch")  # a compiler has not loaded it, nor met an error of its
+    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
         return Status.OUT_OF_MEMORY
     if isinstance(error, OutOfResources):
         return Status.OUT_OF_RESOURCES

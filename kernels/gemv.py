@@ -21,13 +21,11 @@ import triton.language as tl
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules
-from tunekit.kernels.operands import (
-    batch_strides,
-    split_workspace,
-)
 from tunekit.kernels.partials import partials_at_once, store_or_sum
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.stand_ins import batch_strides
 from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
+from tunekit.kernels.workspaces import split_workspace
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from triton.runtime import driver
 
 from tunekit.kernels.bare import Built, Step, Steps, arguments, bare_steps
 from tunekit.kernels.protocol import KernelCall
+
+if TYPE_CHECKING:
+    import torch
 
 Call = Callable[..., KernelCall]
 Launch = Callable[..., None]
@@ -128,6 +130,8 @@ class _Kept:
         return queue
 
     def _on(self, stream: int, tensors: tuple[torch.Tensor, ...]) -> Queue:
+        import torch
+
         if stream and torch.cuda.is_current_stream_capturing():
             return self._queue(self._steps(*tensors))
         if stream not in self._of_stream:

@@ -1,4 +1,7 @@
-"""The matmul family: C (m, n) = A (m, k) @ B (k, n), in tuned Triton kernels."""
+"""The matmul family: C (m, n) = A (m, k) @ B (k, n), in tuned Triton kernels.
+
+What needs torch is loaded where operands are made: compilers never load it.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,28 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import torch
-
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError
-from tunekit.kernels import reference
 from tunekit.kernels.bare import arguments
 from tunekit.kernels.composite import CompositeTiles
 from tunekit.kernels.failures import classify
 from tunekit.kernels.fingerprint import fingerprint
 from tunekit.kernels.gemv import MatrixVector
 from tunekit.kernels.launching import prepared, runner
-from tunekit.kernels.operands import (
-    interpreting,
-    stand_ins,
-)
 from tunekit.kernels.padded import PaddedTiles
 from tunekit.kernels.persistent import PersistentTiles
 from tunekit.kernels.phased import PhasedRows
 from tunekit.kernels.pointer import PointerTiles
 from tunekit.kernels.problems import unsupported
 from tunekit.kernels.protocol import KernelCall, Launch, Prepared, Variant
+from tunekit.kernels.stand_ins import interpreting, stand_ins
 from tunekit.kernels.streamk import StreamK
 from tunekit.kernels.swapped import SwappedOperands
 from tunekit.kernels.target import compile_call, compile_key
 from tunekit.kernels.tma import TmaTiles
 from tunekit.kernels.turned import TURNED
 from tunekit.kernels.turned_fma import TURNED_FMA
-from tunekit.kernels.vendor import vendor_call
 from tunekit.key import Problem
 from tunekit.space import FIELDS, Space, Violation, enumerate_space, find_violation
 from tunekit.trial import Fingerprint, Status
@@ -113,6 +109,10 @@ class MatmulFamily:
 
     def prepare(self, problem: Problem, device: DeviceInfo, *, index: int, seed: int) -> Prepared:
         """Make random operands and their reference; a negative index means the CPU."""
+        import torch
+
+        from tunekit.kernels import reference
+
         place = torch.device("cpu") if index < 0 else torch.device("cuda", index)
         return reference.prepare(problem, device, place=place, seed=seed)
 
@@ -157,14 +157,20 @@ class MatmulFamily:
 
     def error_ratio(self, prepared: Prepared) -> float:
         """Compare the output with the reference: the largest error over the tolerance."""
+        from tunekit.kernels import reference
+
         return reference.error_ratio(prepared)
 
     def poison(self, prepared: Prepared) -> None:
         """Fill the output with NaN, or with what no sum of integers here is."""
+        from tunekit.kernels import reference
+
         reference.fill_with_poison(prepared.out)
 
     def vendor(self, prepared: Prepared) -> Launch | None:
         """Return torch's call on the same operands and in the same precision, if it has one."""
+        from tunekit.kernels.vendor import vendor_call
+
         return vendor_call(prepared)
 
     def compile(self, config: Config, problem: Problem, device: DeviceInfo) -> int:

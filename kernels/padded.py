@@ -17,7 +17,6 @@ from dataclasses import replace
 from math import gcd
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
@@ -25,9 +24,10 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.operands import StandIn, interpreting, workspace
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.stand_ins import StandIn, interpreting
 from tunekit.kernels.tma import TmaTiles, shared_bytes, tma_kernel, waiting
+from tunekit.kernels.workspaces import workspace
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 
@@ -221,8 +221,7 @@ def _copy_of(
 
 def copy_in_memory(matrix: Any, purpose: str, strides: tuple[int, int], elements: int) -> Any:
     """Return a matrix of the same shape in a workspace of this many elements, not yet filled."""
-    memory = workspace(matrix, purpose, elements, matrix.dtype)
+    memory = workspace(matrix, purpose, elements, str(matrix.dtype).removeprefix("torch."))
     if isinstance(memory, StandIn):
         return StandIn(matrix.dtype, tuple(matrix.shape), strides)
-    assert isinstance(memory, torch.Tensor)
     return memory.as_strided(matrix.shape, strides)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
-from tunekit.kernels.operands import interpreting
+from tunekit.kernels.stand_ins import interpreting
 
 REGISTERS_FOR_PARTIALS = 64
 """Registers of a thread that loaded partials may take, in elements of float32."""

@@ -28,12 +28,9 @@ from tunekit.kernels.descriptors import (
     several,
     store_parts,
 )
-from tunekit.kernels.operands import (
-    batch_strides,
-    dot_settings,
-)
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
+from tunekit.kernels.stand_ins import batch_strides, dot_settings
 from tunekit.kernels.sums import scale_pointers, sum_settings
 from tunekit.kernels.tiles import tile_of
 from tunekit.kernels.tma_rules import (

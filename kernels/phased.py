@@ -25,9 +25,9 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.descriptors import descriptor, multiply_add, store_tile
-from tunekit.kernels.operands import dot_settings, in_unit
 from tunekit.kernels.padded import LINE_BYTES
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.stand_ins import dot_settings, in_unit
 from tunekit.kernels.sums import sum_settings
 from tunekit.kernels.tiles import MOST_ON_AXIS
 from tunekit.kernels.tma import shared_bytes

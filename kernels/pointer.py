@@ -20,16 +20,13 @@ import triton.language as tl
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.operands import (
-    dot_settings,
-    in_units,
-    split_workspace,
-)
 from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
+from tunekit.kernels.stand_ins import dot_settings, in_units
 from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.kernels.tiles import Grid, place_of, steps_of
+from tunekit.kernels.workspaces import split_workspace
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 

@@ -32,13 +32,9 @@ from collections.abc import Iterator
 import torch
 
 from tunekit.device import DeviceInfo
-from tunekit.kernels.operands import (
-    operand_shapes,
-    operand_strides,
-    scale_shapes,
-    torch_dtype,
-)
+from tunekit.kernels.operands import torch_dtype
 from tunekit.kernels.protocol import Prepared
+from tunekit.kernels.stand_ins import operand_shapes, operand_strides, scale_shapes
 from tunekit.kernels.sums import is_float8
 from tunekit.key import Problem
 

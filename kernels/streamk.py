@@ -21,10 +21,10 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.descriptors import describes, descriptor, multiply_add, store_parts
-from tunekit.kernels.operands import dot_settings, in_unit, split_workspace
 from tunekit.kernels.partials import finish_tile, partials_at_once
 from tunekit.kernels.persistent import shared_bytes as whole_bytes
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.stand_ins import dot_settings, in_unit
 from tunekit.kernels.tiles import tile_of
 from tunekit.kernels.tma_rules import (
     OUTPUT_RULE,
@@ -33,6 +33,7 @@ from tunekit.kernels.tma_rules import (
     deep_rule,
     whole_rows,
 )
+from tunekit.kernels.workspaces import split_workspace
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace
 

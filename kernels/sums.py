@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from tunekit.config import Config
 from tunekit.key import SCALINGS, Problem
 
@@ -42,6 +40,6 @@ def scale_pointers(scales: tuple[Any, ...], out: Any) -> tuple[Any, Any]:
     return scales if len(scales) == 2 else (out, out)
 
 
-def accumulator_dtype(problem: Problem) -> torch.dtype:
-    """Return the dtype in which products are summed."""
-    return torch.int32 if problem.dtype == "int8" else torch.float32
+def accumulator_dtype(problem: Problem) -> str:
+    """Return the name of the dtype in which products are summed."""
+    return "int32" if problem.dtype == "int8" else "float32"

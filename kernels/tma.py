@@ -24,19 +24,14 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
 from tunekit.kernels.descriptors import describes, descriptor, multiply_add, several
-from tunekit.kernels.operands import (
-    batch_strides,
-    dot_settings,
-    in_unit,
-    interpreting,
-    split_workspace,
-)
 from tunekit.kernels.partials import finish_tile, split_settings
 from tunekit.kernels.protocol import KernelCall
 from tunekit.kernels.scaling import scaled
+from tunekit.kernels.stand_ins import batch_strides, dot_settings, in_unit, interpreting
 from tunekit.kernels.sums import accumulator_dtype, scale_pointers, sum_settings
 from tunekit.kernels.tiles import Grid, place_of, steps_of
 from tunekit.kernels.tma_rules import TMA_RULES, TMA_WORTH, deep_rule
+from tunekit.kernels.workspaces import split_workspace
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import VariantSpace
 

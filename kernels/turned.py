@@ -23,10 +23,10 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import tile_rules as rules
-from tunekit.kernels.operands import interpreting
 from tunekit.kernels.padded import LINE_BYTES, copy_in_memory
 from tunekit.kernels.persistent import PersistentTiles
 from tunekit.kernels.protocol import KernelCall, Variant
+from tunekit.kernels.stand_ins import interpreting
 from tunekit.kernels.tma import TmaTiles, tma_kernel, waiting
 from tunekit.key import ITEMSIZE, Problem
 from tunekit.space import Rule, VariantSpace

@@ -27,7 +27,8 @@ from tunekit.kernels.ladder.blockwise import blockwise_kernel
 from tunekit.kernels.ladder.grouped import grouped_kernel
 from tunekit.kernels.ladder.listed import listed_kernel
 from tunekit.kernels.matmul_family import MATMUL
-from tunekit.kernels.operands import StandIn, torch_dtype
+from tunekit.kernels.operands import torch_dtype
+from tunekit.kernels.stand_ins import StandIn
 from tunekit.kernels.target import compiling_for
 from tunekit.key import Problem
 

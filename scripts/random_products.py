@@ -30,8 +30,8 @@ import tunekit
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES, DeviceInfo, detect
 from tunekit.kernels.matmul_family import MATMUL
-from tunekit.kernels.operands import interpreting
 from tunekit.kernels.reference import expected, fill_with_poison
+from tunekit.kernels.stand_ins import interpreting
 from tunekit.key import Problem
 
 LARGE = (70001, 66000, 32771)

@@ -19,8 +19,8 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.kernels import Prepared
 from tunekit.kernels.matmul_family import MATMUL
-from tunekit.kernels.operands import interpreting
 from tunekit.kernels.reference import error_ratio, expected, fill_with_poison
+from tunekit.kernels.stand_ins import interpreting
 from tunekit.kernels.target import compile_key
 from tunekit.key import Problem
 

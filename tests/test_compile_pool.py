@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -289,3 +290,42 @@ def test_a_compiler_enumerates_spaces_too():
         assert pool.compilations == 0
     finally:
         pool.close()
+
+
+AGAIN = """
+import sys
+import torch
+from tunekit.compiler import compile_config
+from tunekit.device import KNOWN_DEVICES
+from tunekit.kernels import family
+from tunekit.key import Problem
+
+problem, device = Problem("matmul", 64, 512, 512, "float16"), KNOWN_DEVICES["sm_90"]
+for config in family("matmul").space(problem, device).configs:
+    if str(config) in sys.argv:
+        assert compile_config(problem, config, device).status.value == "ok"
+"""
+
+
+def test_compilers_load_no_torch_and_build_what_a_launch_looks_for(tmp_path, monkeypatch):
+    """Loading it would take them longer than all else. A process that has it finds what they built.
+
+    Which entry of Triton's cache that is must not depend on it.
+    """
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    legal = MATMUL.space(problem(64), H200).configs
+    chosen = [next(c for c in legal if c.variant == variant) for variant in ("pointer", "tma")]
+    pool = CompilePool(workers=1)
+    try:
+        for one in chosen:
+            assert result(pool, problem(64), one).status is Status.OK
+        loaded = [Path(f"/proc/{pid}/maps").read_text() for pid in pool.pids]
+    finally:
+        pool.close()
+    assert all("libtriton" in maps for maps in loaded)
+    assert not any("libtorch" in maps for maps in loaded)
+    built = {path.name for path in tmp_path.iterdir()}
+    assert len(built) >= len(chosen)
+    subprocess.run([sys.executable, "-c", AGAIN, *map(str, chosen)], check=True)
+    assert {path.name for path in tmp_path.iterdir()} == built

@@ -142,3 +142,27 @@ def test_what_is_started_first_for_a_tune_loads_neither_torch_nor_the_tuner(load
     """The processes it starts take seconds to load what they need, and do so meanwhile."""
     first = loaded("import tunekit.cli_tune, tunekit.gpu_runner")
     assert not first & {"torch", "triton", "numpy", "sqlalchemy", "rich", *TUNERS_OWN} - {"yaml"}
+
+
+def test_the_kernels_load_without_torch(loaded):
+    """Compilers, and a run's own process, need none of it."""
+    first = loaded(
+        "from tunekit.kernels import family\n"
+        "from tunekit.fleet.identity import made_by\n"
+        "from tunekit.trial import Origin\n"
+        "assert made_by(Origin.MEASURED)['torch']"
+    )
+    assert "triton" in first
+    assert "torch" not in first
+
+
+def test_torchs_version_is_known_without_loading_it(python):
+    out = python(
+        "import sys\n"
+        "from tunekit.device import torch_version\n"
+        "early = torch_version()\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        "print(early == str(torch.__version__) == torch_version())\n"
+    )
+    assert out == "True\n"

@@ -21,7 +21,7 @@ from tunekit.finals import LOOK_ROUNDS
 from tunekit.gpu_watch import CALM, Disturbance
 from tunekit.kernels import Prepared
 from tunekit.kernels.failures import classify
-from tunekit.kernels.operands import interpreting
+from tunekit.kernels.stand_ins import interpreting
 from tunekit.key import Problem
 from tunekit.measure import Measure
 from tunekit.runner import DeviceLost

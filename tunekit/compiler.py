@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -48,10 +49,23 @@ class Elsewhere:
 Build = Callable[[Problem, Config, DeviceInfo], Compiled]
 
 
+class _WithoutTorch:
+    """Finds no torch. Triton below 3.9 asks whether there is one, which takes longer than all else.
+
+    Compilers have no tensors, and what stands for them is not torch's.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "torch":
+            raise ModuleNotFoundError("compilers do not load torch", name=name)
+
+
 def prepare(build: Build) -> None:
     """Load what compilers need, in the process that they are forks of."""
     os.nice(NICENESS)
     if build is compile_config:
+        sys.meta_path.insert(0, _WithoutTorch)
         key = keep_compiler_key()
         for name in FAMILIES:
             family(name)  # takes seconds to import, which no compilation is to be charged for

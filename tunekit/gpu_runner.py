@@ -18,7 +18,7 @@ from tunekit.child import Child
 from tunekit.compile_pool import CompilePool
 from tunekit.compiler import Build
 from tunekit.config import Config
-from tunekit.device import DeviceInfo, nvidia_gpus, require
+from tunekit.device import DeviceInfo, nvidia_gpus, require, torch_version
 from tunekit.errors import TuneError, TunekitError
 from tunekit.gpu_lock import GpuLock
 from tunekit.kernels import family
@@ -118,7 +118,6 @@ class GpuRunner:
 
     def provenance(self, problem: Problem, config: Config) -> Provenance:
         """Say where a result of this config for this problem comes from."""
-        import torch
         import triton
 
         return Provenance(
@@ -126,7 +125,7 @@ class GpuRunner:
             protocol=PROTOCOL,
             tunekit=VERSION,
             triton=triton.__version__,
-            torch=str(torch.__version__),
+            torch=torch_version(),
             driver=self._ready.driver,
             device_name=self.device.name,
             created_at=timestamp(),

@@ -1,6 +1,6 @@
 """A process that loads once what compilers need, and forks them.
 
-To load torch, Triton and the kernels takes seconds and hundreds of MB, of each process that does it
+To load Triton and the kernels takes a second and a hundred MB, of each process that does it
 for itself. A fork has them at once, and shares the memory. It is a `Child` like any other, with a
 session, a lifeline, an output and a pipe of its own: we make them and hand its ends to the nursery,
 which keeps none of them, as a fork keeps none of the nursery's or of other forks'. What its parent

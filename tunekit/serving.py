@@ -27,7 +27,8 @@ from tunekit.decision import decide
 from tunekit.device import KNOWN_DEVICES, DeviceInfo, detect
 from tunekit.errors import DeviceError, MissError
 from tunekit.kernels import family
-from tunekit.kernels.operands import describe, float32_precision, interpreting
+from tunekit.kernels.operands import describe, float32_precision
+from tunekit.kernels.stand_ins import interpreting
 from tunekit.key import Problem, TuningKey
 from tunekit.lookup import BORROWED, Answer, how_to_tune
 from tunekit.misses import WRITER

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from tunekit.errors import ProblemError
-from tunekit.kernels.operands import dense_operands, scale_shapes, torch_dtype
+from tunekit.kernels.operands import dense_operands, torch_dtype
+from tunekit.kernels.stand_ins import scale_shapes
 from tunekit.key import Problem
 from tunekit.policies import Policy, Scope, remember, scope_of
 from tunekit.products import STATE, autocast_dtype, counted, guarded, is_stored, on_gpu

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tunekit.errors import ConfigError
-from tunekit.kernels.operands import interpreting
+from tunekit.kernels.stand_ins import interpreting
 
 LEAST_BLOCK = 16
 """The tensor cores' smallest operand: `tl.dot` takes nothing smaller."""

@@ -13,7 +13,7 @@ import sys
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MATMUL
-from tunekit.kernels.operands import StandIn, stand_ins
+from tunekit.kernels.stand_ins import StandIn, stand_ins
 from tunekit.kernels.target import compile_call
 from tunekit.key import Problem
 

@@ -16,7 +16,7 @@ from tunekit.key import Problem
 
 
 def _main(variant: str, cases: str, count: str) -> None:
-    from tunekit.kernels.operands import stand_ins
+    from tunekit.kernels.stand_ins import stand_ins
     from tunekit.kernels.target import compile_call
     from tunekit.space import enumerate_space
 

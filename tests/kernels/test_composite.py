@@ -13,7 +13,7 @@ from trying import H200, HOPPER_HERE, Trying, needs_descriptors, place
 from tunekit.config import Config
 from tunekit.kernels.composite import CompositeTiles, composite_kernel, widths
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.operands import stand_ins
+from tunekit.kernels.stand_ins import stand_ins
 from tunekit.kernels.tma_rules import residents
 from tunekit.key import Problem
 

@@ -9,7 +9,7 @@ from trying import H200
 
 from tunekit.config import Config
 from tunekit.kernels.matmul_family import MATMUL
-from tunekit.kernels.operands import in_unit, stand_ins
+from tunekit.kernels.stand_ins import in_unit, stand_ins
 from tunekit.key import Problem
 
 FAR = 1 << 31

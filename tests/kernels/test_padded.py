@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.operands import stand_ins
 from tunekit.kernels.padded import COPY_BLOCKS, PaddedTiles, lies_well
 from tunekit.kernels.reference import guard_is_intact
+from tunekit.kernels.stand_ins import stand_ins
 from tunekit.kernels.target import compile_key
 from tunekit.key import Problem
 

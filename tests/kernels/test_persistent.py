@@ -13,8 +13,8 @@ from trying import H200, HOPPER_HERE, Trying, needs_descriptors, place
 
 from tunekit.config import Config
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.operands import stand_ins
 from tunekit.kernels.persistent import PersistentTiles, persistent_kernel
+from tunekit.kernels.stand_ins import stand_ins
 from tunekit.key import Problem
 
 FEW_PROCESSORS = dataclasses.replace(H200, multiprocessors=2)

@@ -13,8 +13,8 @@ from trying import H200, HOPPER_HERE, Trying, needs_descriptors, place
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.operands import stand_ins
 from tunekit.kernels.phased import PhasedRows, of_one_phase, phases_of
+from tunekit.kernels.stand_ins import stand_ins
 from tunekit.key import ITEMSIZE, Problem
 
 FAMILY = MatmulFamily((PhasedRows(),))

@@ -15,8 +15,8 @@ from trying import H200, Trying, place
 from tunekit.config import Config
 from tunekit.errors import ConfigError
 from tunekit.kernels.matmul_family import MATMUL, MatmulFamily
-from tunekit.kernels.operands import split_workspace
 from tunekit.kernels.pointer import PointerTiles, pointer_kernel
+from tunekit.kernels.workspaces import split_workspace
 from tunekit.key import Problem
 
 FAMILY = MatmulFamily((PointerTiles(),))

@@ -9,8 +9,8 @@ import torch
 
 from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MATMUL
-from tunekit.kernels.operands import operand_strides
 from tunekit.kernels.reference import guard_is_intact
+from tunekit.kernels.stand_ins import operand_strides
 from tunekit.key import Problem
 
 H200 = KNOWN_DEVICES["sm_90"]

@@ -13,8 +13,8 @@ from trying import H200, HOPPER_HERE, Trying, needs_descriptors, place
 
 from tunekit.config import Config
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.operands import stand_ins
 from tunekit.kernels.protocol import KernelCall
+from tunekit.kernels.stand_ins import stand_ins
 from tunekit.kernels.streamk import PARTS, StreamK, last_wave, streamk_kernel
 from tunekit.key import Problem
 from tunekit.space import enumerate_space

@@ -14,7 +14,7 @@ from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.descriptors import describes, descriptor
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.operands import StandIn
+from tunekit.kernels.stand_ins import StandIn
 from tunekit.kernels.tma import TmaTiles, tma_kernel
 from tunekit.key import Problem
 

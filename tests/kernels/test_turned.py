@@ -16,8 +16,8 @@ from trying import H200, HOPPER_HERE, Trying, needs_descriptors, place
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.operands import stand_ins
 from tunekit.kernels.pointer import PointerTiles
+from tunekit.kernels.stand_ins import stand_ins
 from tunekit.kernels.turned import TURN_BLOCKS, TURNED
 from tunekit.key import Problem
 
@@ -114,7 +114,7 @@ import sys
 from tunekit.device import KNOWN_DEVICES
 from tunekit.key import Problem
 from tunekit.kernels.matmul_family import MATMUL
-from tunekit.kernels.operands import stand_ins
+from tunekit.kernels.stand_ins import stand_ins
 from tunekit.kernels.target import compiling_for
 device = KNOWN_DEVICES["sm_90"]
 cases = [

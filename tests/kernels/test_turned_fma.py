@@ -11,7 +11,7 @@ from trying import H200, Trying, place
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.kernels.matmul_family import MatmulFamily
-from tunekit.kernels.operands import stand_ins
+from tunekit.kernels.stand_ins import stand_ins
 from tunekit.kernels.turned_fma import LEAST_USES, TURNED_FMA
 from tunekit.key import LAYOUTS, Problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tunekit.config import Config
-from tunekit.device import DeviceInfo
+from tunekit.device import DeviceInfo, torch_version
 from tunekit.errors import ConfigError
 from tunekit.kernels import FAMILIES, family
 from tunekit.trial import PROTOCOL, Fingerprint, Origin, Provenance, timestamp
@@ -17,10 +17,9 @@ def made_by(origin: Origin) -> dict[str, str]:
     found = {"tunekit": VERSION}
     if origin is Origin.REPLAYED:
         return found
-    import torch  # which a replay has no need of
-    import triton
+    import triton  # which a replay has no need of
 
-    found |= {"torch": str(torch.__version__), "triton": triton.__version__, "protocol": PROTOCOL}
+    found |= {"torch": torch_version(), "triton": triton.__version__, "protocol": PROTOCOL}
     for name in FAMILIES:
         kernels = family(name)
         for variant in (v.name for v in kernels.variants):
