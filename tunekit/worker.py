@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +83,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A GPU ready to measure on, with a count of the kernels compiled in this process."""
+    """A GPU that is known, before what measures on it is loaded."""
 
     ready: Ready
-    measure: Measure
-    compiled: Callable[[], int] = int
-    prepare: Callable[[], object] = bool
-    """Loads what asks will need, while nothing is asked yet."""
+    start: Callable[[], tuple[Measure, Callable[[], int]]]
+    """Returns what measures, and a count of the kernels compiled in this process."""
 
 
 def open_gpu(index: int, seed: int) -> Opened:
@@ -97,15 +96,19 @@ def open_gpu(index: int, seed: int) -> Opened:
     Raises:
         DeviceError: there is no such GPU.
     """
+    ready = Ready(detect(index), gpu_uuid(index), driver_version())
+    return Opened(ready, partial(_start, ready, index, seed))
+
+
+def _start(ready: Ready, index: int, seed: int) -> tuple[Measure, Callable[[], int]]:
+    """Load what measures, and what its first launch would, while compilers already work."""
     from tunekit.measure import Measure
     from tunekit.timing import Gpu
 
-    device = detect(index)
-    uuid = gpu_uuid(index)
-    watch = GpuWatch(uuid, nvml_module())
-    measure = Measure(Gpu(device, index), watch, seed=seed)
-    ready = Ready(device, uuid, driver_version())
-    return Opened(ready, measure, _count_compilations(), prepare_to_launch)
+    watch = GpuWatch(ready.uuid, nvml_module())
+    measure = Measure(Gpu(ready.device, index), watch, seed=seed)
+    prepare_to_launch()
+    return measure, _count_compilations()
 
 
 def _count_compilations() -> Callable[[], int]:
@@ -129,19 +132,15 @@ def serve(connection: Connection, open_device: Callable[..., Opened], *args: Any
         connection.send(Refused(error))
         return
     connection.send(opened.ready)
-    opened.prepare()
+    measure, compiled = opened.start()
     lost = False
     while not lost:
         ask: Ask = connection.recv()
         forget_output()
         connection.send(Trying(None))
-        timed, compiled = opened.measure.time_s, opened.compiled()
-        answer = _answer(opened.measure, ask, connection)
-        answer = replace(
-            answer,
-            time_s=opened.measure.time_s - timed,
-            compiled=opened.compiled() - compiled,
-        )
+        timed, before = measure.time_s, compiled()
+        answer = _answer(measure, ask, connection)
+        answer = replace(answer, time_s=measure.time_s - timed, compiled=compiled() - before)
         connection.send(answer)
         lost = answer.lost
     time.sleep(60)  # a broken context may hang or crash at exit: we are going to be killed
