@@ -17,7 +17,10 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -39,6 +42,30 @@ class _FileConnection(sqlite3.Connection):
     """A connection that knows which file it opened, if that is certain."""
 
     opened: _State | None = None
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, *arguments: Any, **settings: Any) -> Any:
+        """Make a cursor, and remember it."""
+        cursor = super().cursor(*arguments, **settings)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        """End what a Ctrl-C interrupted, and let the file go.
+
+        The traceback that passes on still holds the cursors, and SQLite keeps a closed connection's
+        locks as long as there are any: this process would wait for itself.
+        """
+        for cursor in list(self._cursors):
+            with suppress(sqlite3.Error):
+                cursor.close()
+        with suppress(sqlite3.Error):
+            if self.in_transaction:
+                self.rollback()
+        super().close()
 
 
 def sqlite_connect(path: Path, mode: str) -> Callable[[], sqlite3.Connection]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -512,3 +513,14 @@ def test_what_was_recorded_of_a_program_is_tuned_as_it_is(device, tmp_path, caps
     assert main(argv) == 0
     rows = json.loads(capsys.readouterr().out)["keys"]
     assert [(row["m"], row["count"]) for row in rows] == [(64, 3)]
+
+
+@pytest.mark.parametrize(("closed", "code"), [("2>&-", 0), (">&-", 1)])
+def test_a_closed_stream_is_no_traceback_at_the_end(closed, code, tmp_path):
+    asked = "tune --device replay --shape 256,256,256 --trials 2 --sampler random"
+    done = subprocess.run(
+        f"{shlex.quote(sys.executable)} -m tunekit {asked} --cache c.db {closed}",
+        shell=True, cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr

@@ -31,7 +31,8 @@ def _leave(code: int) -> None:
     """End without taking apart what was loaded, a second's work that changes nothing any more."""
     with contextlib.suppress(OSError):  # else the usual way, which has its own words and code
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            if stream is not None:  # it was closed when this began
+                stream.flush()
         os._exit(code)
 
 

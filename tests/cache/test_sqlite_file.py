@@ -10,6 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from tunekit.cache import Store, sqlite_file
 from tunekit.errors import StoreError
@@ -166,3 +168,30 @@ def test_an_immutable_file_is_opened_anew_each_time(make, own_cache, connects):
         with database.reading() as connection:
             connection.exec_driver_sql("SELECT count(*) FROM best").scalar_one()
         assert connects
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("where", ["before_cursor_execute", "after_cursor_execute"])
+def test_what_ctrl_c_interrupts_leaves_no_lock_though_its_traceback_is_held(
+    store, make, monkeypatch, where
+):
+    """The next to write is this very process, which gives its leases back before it ends."""
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 1.0)
+    store.put_best(make.best(9.0))
+    seen = []
+
+    def interrupt(connection, cursor, statement, *rest):
+        if connection.get_execution_options().get("tunekit_writes"):
+            seen.append(statement)
+            if len(seen) == 3:
+                raise KeyboardInterrupt
+
+    event.listen(Engine, where, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt) as held:
+            store.put_best(make.best(8.0))
+    finally:
+        event.remove(Engine, where, interrupt)
+    assert held.traceback
+    assert store.put_best(make.best(7.0))
+    assert store.bests() == [make.best(7.0)]

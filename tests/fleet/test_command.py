@@ -53,6 +53,7 @@ def test_ray_prints_what_one_run_prints(asked, tmp_path, capsys):
         (["--workers", "2", "--stale"], 2, "--stale works on one GPU: it takes no --workers"),
         (["--ray", "--record", "r.json.gz"], 2, "--record works on one GPU: it takes no --ray"),
         (["--workers", "2", "--device", "cuda:1"], 1, "cuda:1 is one GPU"),
+        (["--workers", "2", "--device", "cuda:x"], 1, "unknown device 'cuda:x'"),
         (["--workers", "2", "--device", "replay:/nowhere.gz"], 1, "/nowhere.gz"),
     ],
 )

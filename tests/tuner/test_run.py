@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tunekit.errors import ProblemError, TuneError
+from tunekit.errors import ConfigError, ProblemError, TuneError
 from tunekit.key import Problem, TuningKey
 from tunekit.search import Budget
 from tunekit.trial import Choice, Origin, Status
@@ -240,6 +240,24 @@ def test_retune_tries_again_and_replaces(make_runner, store, tasks):
     assert report.trials_run == 36
     assert report.bests == store.bests()
     assert report.bests[0].measurement.median_us == 232.0
+
+
+def test_a_row_of_a_variant_there_is_not_is_replaced(make_runner, store, tasks):
+    """As in a cache that a newer tunekit has written to: it ends no run, nor does it stay."""
+
+    class Knowing(make_runner):
+        def provenance(self, problem, config):
+            if config.variant not in self.sources:
+                raise ConfigError(f"unknown variant {config.variant!r}")
+            return super().provenance(problem, config)
+
+    run(tasks, runner=Knowing(), store=store, budget=Budget(trials=6))
+    best = store.best(TuningKey.of(tasks[0].problem, Knowing.device.slug))[0]
+    newer = replace(best, config=replace(best.config, variant="newer"))
+    assert store.put_best(newer, stale=lambda old: True)
+    report = run(tasks, runner=Knowing(), store=store, budget=Budget(trials=12))
+    assert {one.config.variant for one in report.bests} == {"pointer"}
+    assert report.bests == sorted(store.bests(), key=lambda one: report.bests.index(one))
 
 
 def test_a_slower_result_leaves_the_stored_row(make_runner, store, tasks, events):

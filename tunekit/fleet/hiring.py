@@ -7,6 +7,7 @@ and meanwhile the process that leads the run loads what that needs.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,10 +93,12 @@ def hire(
         TuneError: this host cannot have so many, Ray is not installed, or its cluster cannot be
             reached.
     """
-    if device.startswith("cuda:"):
+    if re.fullmatch("cuda:[0-9]+", device):
         raise DeviceError(
             f"{device} is one GPU, which has one worker: use --device cuda for all of them"
         )
+    if device not in ("auto", "cuda") and device.partition(":")[0] != "replay":
+        open_runner(device)  # says that there is no such device
     place = _absolute(cache)
     if wanted.ray is not None:
         joined = RayCrew(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tunekit.cache import Store
 from tunekit.config import Config
-from tunekit.errors import ConfigError
+from tunekit.errors import ConfigError, RecordingError
 from tunekit.key import TuningKey
 from tunekit.ranking import (
     contenders,
@@ -22,7 +22,16 @@ from tunekit.ranking import (
 from tunekit.runner import Runner
 from tunekit.search import Budget, Experience, Searcher, StudyStorage, least_us
 from tunekit.space import Space
-from tunekit.trial import Best, Distance, Measurement, Origin, Provenance, Trial, choose
+from tunekit.trial import (
+    Best,
+    Distance,
+    Fingerprint,
+    Measurement,
+    Origin,
+    Provenance,
+    Trial,
+    choose,
+)
 from tunekit.tuner.allocation import Standing
 from tunekit.tuner.events import KeyDone, KeyFailed, Task
 
@@ -149,7 +158,7 @@ class KeySearch:
         if self._plan.retune:
             return None
         for best in self._store.best(self.key):
-            now = self._provenance(best.config).fingerprint
+            now = self._fingerprint(best.config)
             if best.provenance.fingerprint != now or self._outlawed(best.config):
                 continue
             own = best.provenance.origin in (Origin.MEASURED, self._runner.origin)
@@ -282,8 +291,8 @@ class KeySearch:
         replayed = old.provenance.origin is Origin.REPLAYED
         if self._runner.origin is not Origin.MEASURED and not replayed:
             return False
-        now = self._provenance(old.config).fingerprint
-        changed = old.provenance.fingerprint.source != now.source
+        now = self._fingerprint(old.config)
+        changed = now is None or old.provenance.fingerprint.source != now.source
         return self._plan.retune or changed or self._outlawed(old.config)
 
     def _outlawed(self, config: Config) -> bool:
@@ -304,6 +313,13 @@ class KeySearch:
     def _put(self, trials: Sequence[Trial]) -> None:
         if not self._plan.stored:
             self._store.add_trials(self.key, [(t, self._provenance(t.config)) for t in trials])
+
+    def _fingerprint(self, config: Config) -> Fingerprint | None:
+        """Return that of a row's kernel as it is now, or None if there is none of its variant."""
+        try:
+            return self._provenance(config).fingerprint
+        except (ConfigError, RecordingError):
+            return None
 
     def _provenance(self, config: Config) -> Provenance:
         return self._runner.provenance(self.task.problem, config)
