@@ -50,13 +50,15 @@ def workspace(beside: Any, purpose: str, numel: int, dtype: str) -> Any:
         return StandIn(StandInDtype(dtype), (numel,), (1,))
     import torch
 
+    from tunekit.kernels.operands import torch_dtype
+
     device = beside.device
     if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
-        return torch.zeros(numel, dtype=getattr(torch, dtype), device=device)
+        return torch.zeros(numel, dtype=torch_dtype(dtype), device=device)
     stream = torch.cuda.current_stream(device).cuda_stream
     place = (device.index, stream, purpose, dtype)
     with _kept_lock:
         kept = _kept.get(place)
         if kept is None or kept.numel() < numel:
-            kept = _kept[place] = torch.zeros(numel, dtype=getattr(torch, dtype), device=device)
+            kept = _kept[place] = torch.zeros(numel, dtype=torch_dtype(dtype), device=device)
         return kept

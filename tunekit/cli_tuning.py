@@ -19,7 +19,7 @@ from tunekit.output import INTERRUPTED, answer, answer_json, answer_width, paint
 from tunekit.progress import Narrator, make_display
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner
-from tunekit.runner import Runner
+from tunekit.runner import Runner, known_provenance
 from tunekit.search import Budget
 from tunekit.shapes import Shape
 from tunekit.space import Space
@@ -220,10 +220,8 @@ def _installed(runner: Runner) -> Installed:
         return installed_here
 
     def installed(best: Best) -> Fingerprint | None:
-        try:
-            return runner.provenance(best.key.problem, best.config).fingerprint
-        except ConfigError:
-            return None
+        now = known_provenance(runner, best.key.problem, best.config)
+        return None if now is None else now.fingerprint
 
     return installed
 

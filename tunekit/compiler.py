@@ -68,7 +68,7 @@ def prepare(build: Build) -> None:
         sys.meta_path.insert(0, _WithoutTorch)
         key = keep_compiler_key()
         for name in FAMILIES:
-            family(name)  # takes seconds to import, which no compilation is to be charged for
+            family(name)  # takes time to import, which no compilation is to be charged for
         key.join()
 
 

@@ -172,16 +172,15 @@ def cuda_expected() -> bool:
     """
     if "torch" in sys.modules or not nvidia_gpus():
         return cuda_available()
-    if importlib.util.find_spec("torch") is None:
-        return False
     build = _torch_build()
     return cuda_available() if build is None else bool(build.get("cuda"))
 
 
+@functools.cache
 def torch_version() -> str:
     """Return torch's version. It is not loaded for it, which takes seconds."""
     build = None if "torch" in sys.modules else _torch_build()
-    if build is not None and "__version__" in build:
+    if build and "__version__" in build:
         return str(build["__version__"])
     import torch
 
@@ -189,10 +188,10 @@ def torch_version() -> str:
 
 
 def _torch_build() -> dict[str, Any] | None:
-    """Return what torch's file of versions says, or None where there is no such file."""
+    """Return what torch's file of versions says: nothing without torch, None without the file."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
-        return None
+        return {}
     version = Path(found.origin).with_name("version.py")
     return runpy.run_path(str(version)) if version.exists() else None
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
+from tunekit.errors import ConfigError, RecordingError
 from tunekit.key import Problem
 from tunekit.space import Space
 from tunekit.spent import Spent
@@ -32,6 +33,17 @@ class DeviceLost(Exception):
     def __init__(self, trial: Trial | None) -> None:
         super().__init__(trial)
         self.trial = trial
+
+
+def known_provenance(runner: Runner, problem: Problem, config: Config) -> Provenance | None:
+    """Say where a result would come from, or None of a variant that the runner does not know.
+
+    As of a row in a cache that another version of tunekit has written to.
+    """
+    try:
+        return runner.provenance(problem, config)
+    except (ConfigError, RecordingError):
+        return None
 
 
 class Runner(Protocol):

@@ -61,11 +61,13 @@ def add_recording(known: Experience, recording: Recording, *, made_with: str = P
 
 def load_portfolios(seed: int = 0) -> None:
     """Read the shipped portfolios and grow their forest, for whoever waits for something else."""
-    _grown[seed] = grown_experience(seed)
+    known = grown_experience(seed)
+    _grown.clear()
+    _grown[seed] = known
 
 
 _grown: dict[int, Experience] = {}
-"""What was grown ahead, for the first who asks: an experience is its run's own."""
+"""What was grown ahead last, for the first who asks: an experience is its run's own."""
 
 
 @functools.cache

@@ -8,9 +8,8 @@ from collections.abc import Collection
 from tunekit.cache import Store
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
-from tunekit.errors import ConfigError, RecordingError
 from tunekit.key import Problem, TuningKey
-from tunekit.runner import Runner
+from tunekit.runner import Runner, known_provenance
 from tunekit.search import Experience, grown_experience, shipped_experience
 from tunekit.trial import Provenance, Trial
 
@@ -60,10 +59,7 @@ class _Judge:
         """Name how a trial was made, "" as this run would, or None if it does not count."""
         kind = (key.family, config.variant)
         if kind not in self._now:
-            try:
-                self._now[kind] = self._runner.provenance(key.problem, config)
-            except (ConfigError, RecordingError):  # a variant there is not
-                self._now[kind] = None
+            self._now[kind] = known_provenance(self._runner, key.problem, config)
         now = self._now[kind]
         if now is None or made.protocol != now.protocol:
             return None

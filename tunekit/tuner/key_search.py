@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tunekit.cache import Store
 from tunekit.config import Config
-from tunekit.errors import ConfigError, RecordingError
+from tunekit.errors import ConfigError
 from tunekit.key import TuningKey
 from tunekit.ranking import (
     contenders,
@@ -19,7 +19,7 @@ from tunekit.ranking import (
     score,
     sound,
 )
-from tunekit.runner import Runner
+from tunekit.runner import Runner, known_provenance
 from tunekit.search import Budget, Experience, Searcher, StudyStorage, least_us
 from tunekit.space import Space
 from tunekit.trial import (
@@ -316,10 +316,8 @@ class KeySearch:
 
     def _fingerprint(self, config: Config) -> Fingerprint | None:
         """Return that of a row's kernel as it is now, or None if there is none of its variant."""
-        try:
-            return self._provenance(config).fingerprint
-        except (ConfigError, RecordingError):
-            return None
+        now = known_provenance(self._runner, self.task.problem, config)
+        return None if now is None else now.fingerprint
 
     def _provenance(self, config: Config) -> Provenance:
         return self._runner.provenance(self.task.problem, config)
