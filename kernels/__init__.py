@@ -24,6 +24,7 @@ __all__ = [
     "family",
     "keep_compiler_key",
     "prepare_to_launch",
+    "store_binaries_alone",
     "unsupported",
 ]
 
@@ -81,6 +82,13 @@ def prepare_to_launch() -> None:
 
     load_driver()
     key.join()
+
+
+def store_binaries_alone() -> None:
+    """Have what this process compiles stored without what came before it: launches do not ask."""
+    from tunekit.kernels.target import store_binaries_alone as store
+
+    store()
 
 
 def current_fingerprint(family_name: str, variant: str) -> Fingerprint | None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from triton.runtime import driver
@@ -73,9 +74,40 @@ def prepared(call: Call, *operands: Any, keep_maps: bool = True) -> Launch:
     return launch if len(operands) == 3 else launch_scaled
 
 
-def runner(call: KernelCall) -> Callable[[tuple[Any, ...]], None]:
-    """Compile (or load) a call's kernel and return its launcher, which skips Triton's binder."""
-    return _runner(call.kernel.warmup(*call.args, grid=call.grid, **call.options), call.grid)
+def fixed(call: KernelCall) -> Callable[[], None]:
+    """Compile (or load) a call's kernels and return their launch on the call's own operands.
+
+    It queues on the current stream of the device that is current now.
+    """
+    calls = tuple(call.sequence())
+    compiled = [one.kernel.warmup(*one.args, grid=one.grid, **one.options) for one in calls]
+    steps = bare_steps(compiled, Built(calls, ()))
+    each: list[Callable[[], None]] = []
+    if steps is not None:
+        each += [_bare(step) for step in steps]
+    else:
+        for binary, one in zip(compiled, calls, strict=True):
+            each.append(partial(_runner(binary, one.grid), arguments(one)))
+    return each[0] if len(each) == 1 else partial(_one_by_one, each)
+
+
+def _one_by_one(launches: Sequence[Callable[[], None]]) -> None:
+    for launch in launches:
+        launch()
+
+
+def _bare(step: Step) -> Callable[[], None]:
+    """Return a bare launch of what is given; only the stream is asked for each time."""
+    x, y, z, _, *rest = step.front
+    rest += [step.values] if step.nested else step.values
+    stream_of, index = driver.active.get_current_stream, driver.active.get_current_device()
+    bare, held = step.launch, step.kept
+
+    def launch() -> None:
+        bare(x, y, z, stream_of(index), *rest)
+
+    launch.held = held  # type: ignore[attr-defined]  # so that the memory stays
+    return launch
 
 
 def _runner(compiled: Any, grid: tuple[int, ...]) -> Callable[[tuple[Any, ...]], None]:

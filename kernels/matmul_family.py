@@ -15,12 +15,11 @@ from typing import Any
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import ConfigError
-from tunekit.kernels.bare import arguments
 from tunekit.kernels.composite import CompositeTiles
 from tunekit.kernels.failures import classify
 from tunekit.kernels.fingerprint import fingerprint
 from tunekit.kernels.gemv import MatrixVector
-from tunekit.kernels.launching import prepared, runner
+from tunekit.kernels.launching import fixed, prepared
 from tunekit.kernels.padded import PaddedTiles
 from tunekit.kernels.persistent import PersistentTiles
 from tunekit.kernels.phased import PhasedRows
@@ -230,15 +229,7 @@ def _interpret(call: KernelCall) -> None:
 def _launch(call: KernelCall) -> Launch:
     if interpreting():
         return functools.partial(_interpret, call)
-    launches: list[Launch] = [
-        functools.partial(runner(one), arguments(one)) for one in call.sequence()
-    ]
-    return launches[0] if len(launches) == 1 else functools.partial(_in_order, launches)
-
-
-def _in_order(launches: list[Launch]) -> None:
-    for launch in launches:
-        launch()
+    return fixed(call)
 
 
 MATMUL = MatmulFamily(VARIANTS)

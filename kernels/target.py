@@ -9,6 +9,7 @@ that the launch will look for, in whatever layout this version of Triton keeps i
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -45,6 +46,16 @@ class TargetDriver:
     def get_current_stream(self, device: Any) -> int:
         """Return a stream no kernel is ever launched on."""
         return 0
+
+
+def store_binaries_alone() -> None:
+    """Have this process leave what a launch loads in Triton's cache, and nothing else.
+
+    The stages before it (Triton's own, LLVM's, PTX) are three quarters of what would be written,
+    and read again by every launch that finds it. Who wants them sets TRITON_STORE_BINARY_ONLY=0.
+    """
+    if "TRITON_STORE_BINARY_ONLY" not in os.environ:
+        triton.knobs.compilation.store_binary_only = True
 
 
 @contextlib.contextmanager

@@ -329,3 +329,24 @@ def test_compilers_load_no_torch_and_build_what_a_launch_looks_for(tmp_path, mon
     assert len(built) >= len(chosen)
     subprocess.run([sys.executable, "-c", AGAIN, *map(str, chosen)], check=True)
     assert {path.name for path in tmp_path.iterdir()} == built
+
+
+@pytest.mark.parametrize(("wish", "is_whole"), [(None, False), ("1", False), ("0", True)])
+def test_what_launches_do_not_load_is_stored_only_where_it_is_asked_for(
+    tmp_path, monkeypatch, wish, is_whole
+):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.delenv("TRITON_STORE_BINARY_ONLY", raising=False)
+    if wish is not None:
+        monkeypatch.setenv("TRITON_STORE_BINARY_ONLY", wish)
+    pool = CompilePool(workers=1)
+    try:
+        config = next(iter(MATMUL.space(problem(64), H200).configs))
+        assert result(pool, problem(64), config).status is Status.OK
+    finally:
+        pool.close()
+    kinds = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
+    assert {".cubin", ".json"} <= kinds
+    assert ({".ptx", ".llir", ".ttgir"} <= kinds) == is_whole
+    assert (".ptx" in kinds) == is_whole

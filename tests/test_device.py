@@ -17,7 +17,9 @@ from tunekit.device import (
     cuda_expected,
     describe,
     detect,
+    detect_early,
     driver_version,
+    gpu_uuid,
     nvidia_gpus,
     product_slug,
 )
@@ -343,6 +345,110 @@ def test_a_gpu_is_expected_where_torch_is_built_for_it(monkeypatch, tmp_path, ve
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", Driver(1))
     assert cuda_expected() is there
+
+
+class FakeCuda:
+    """CUDA's driver, of one GPU."""
+
+    def __init__(self, version=13010, fails=None):
+        self.version, self.fails = version, fails
+        self.attributes = {75: 9, 76: 0, 16: 132, 97: 227 << 10, 38: 60 << 20, 10: 32}
+
+    def __getattr__(self, name):
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*arguments):
+            assert name == "cuInit" or self.is_up
+            return 999 if name == self.fails else getattr(self, f"do_{name}")(*arguments)
+
+        return call
+
+    def do_cuInit(self, flags):
+        self.is_up = flags == 0
+        return 0
+
+    def do_cuDriverGetVersion(self, found):
+        return self.answer(found, self.version)
+
+    def do_cuDeviceGet(self, found, index):
+        return self.answer(found, 40 + index) if index == 0 else 101
+
+    def do_cuDeviceGetName(self, found, room, device):
+        found.value = b"NVIDIA H200"
+        return 0
+
+    def do_cuDeviceTotalMem_v2(self, found, device):
+        return self.answer(found, 141 << 30)
+
+    def do_cuDeviceGetUuid(self, found, device):
+        return self.answer(found, bytes(range(16)))
+
+    def do_cuDeviceGetAttribute(self, found, attribute, device):
+        assert device.value == 40
+        return self.answer(found, self.attributes[attribute])
+
+    def answer(self, found, value):
+        if isinstance(value, bytes):
+            found._obj[:] = value
+        else:
+            found._obj.value = value
+        return 0
+
+
+@pytest.fixture
+def early(monkeypatch, tmp_path):
+    """Have one GPU and no torch loaded; returns what makes the driver say so."""
+
+    def answers(driver, cuda="13.0", gpus=1):
+        package = tmp_path / "torch"
+        package.mkdir()
+        (package / "__init__.py").write_text("raise AssertionError('torch was loaded')\n")
+        (package / "version.py").write_text(f"cuda = {cuda!r}\n")
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setitem(sys.modules, "pynvml", Driver(gpus))
+        monkeypatch.setattr("ctypes.CDLL", lambda name: driver)
+
+    return answers
+
+
+def test_the_driver_describes_a_gpu_without_torch(early):
+    early(FakeCuda())
+    assert detect_early(0) == (H200, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f")
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "gpus"),
+    [
+        (FakeCuda(), None, 1),  # torch's build for the CPU alone, or for ROCm
+        (FakeCuda(version=12090), "13.0", 1),  # torch would say that the driver is too old
+        (FakeCuda(), "13.0", 0),  # NVML does not know
+        (FakeCuda(fails="cuInit"), "13.0", 1),
+        (FakeCuda(fails="cuDeviceGetUuid"), "13.0", 1),
+        (object(), "13.0", 1),  # a library that lacks a function
+    ],
+)
+def test_what_the_driver_cannot_say_is_left_to_torch(early, driver, cuda, gpus):
+    early(driver, cuda, gpus)
+    assert detect_early(0) is None
+
+
+def test_without_the_drivers_library_a_gpu_is_left_to_torch(early, monkeypatch):
+    early(FakeCuda())
+
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    assert detect_early(0) is None
+
+
+@pytest.mark.gpu
+def test_the_driver_describes_a_gpu_as_torch_does(torch):
+    assert detect_early(0) in (None, (detect(0), gpu_uuid(0)))
+    assert nvidia_gpus() is None or detect_early(0) is not None
 
 
 @pytest.mark.gpu

@@ -465,7 +465,7 @@ def here():
     """Measure on the GPU in this process, so that a test can put its own launches in."""
     from tunekit.worker import open_gpu
 
-    measure = open_gpu(0, 0).measure
+    measure, _ = open_gpu(0, 0).start()
     yield measure
     measure.close()
 

@@ -87,32 +87,34 @@ def test_launches_that_shared_the_gpu_lie_far_apart():
     assert not is_wide([1.0, 1.0, 1.6, 1.6, 1.6])  # ticks of the clock
 
 
-def test_the_gate_is_somewhat_longer_than_queueing_takes():
+def test_the_gate_is_as_long_as_the_device_would_overtake_the_host():
     gate = Gate()
     for _ in range(5):
-        gate.learn(60.0, held=True)
-    assert gate.us == pytest.approx(90.0)
-    assert gate.cycles(120) / Gate.CYCLES_PER_US == pytest.approx(90.0 * 120 + Gate.EXTRA_US)
-    gate.learn(1.0, held=True)
-    assert Gate.LEAST_US < gate.us < 90.0
+        gate.learn(120 * 60.0, 40.0, 120, held=True)
+    lead = Gate.MARGIN * 120 * 60.0 - 119 * 40.0
+    assert gate.cycles(120) / Gate.CYCLES_PER_US == pytest.approx(lead)
+    for _ in range(12):
+        gate.learn(120 * 20.0, 40.0, 120, held=True)  # the flush alone takes longer than that
+    assert gate.us == pytest.approx(Gate.LEAST_US, abs=0.1)
 
 
 def test_a_host_that_is_late_for_a_moment_costs_no_longer_gates_for_ever():
     gate = Gate()
     for _ in range(10):  # held up in the middle of a queue, again and again
-        gate.learn(5000.0, held=False)
+        gate.learn(120 * 5000.0, 40.0, 120, held=False)
         assert gate.us == Gate.MOST_US
         for _ in range(8):
-            gate.learn(40.0, held=True)
-        assert gate.us < 65.0
+            gate.learn(120 * 25.0, 40.0, 120, held=True)
+        assert gate.us < 10.0
 
 
 def test_a_gate_that_was_too_short_at_least_doubles():
     gate = Gate()
-    gate.learn(18.0, held=False)
-    assert gate.us == 2 * Gate.LEAST_US
-    gate.learn(100.0, held=False)
-    assert gate.us == 150.0
+    for launches in (1, 24):
+        before = gate.cycles(launches)
+        gate.learn(18.0 * launches, 40.0, launches, held=False)
+        assert gate.cycles(launches) >= 2 * before - Gate.CYCLES_PER_US * Gate.EXTRA_US
+        assert gate.cycles(launches) > before
 
 
 class CountedTimer(Timer):
@@ -134,48 +136,95 @@ def test_the_warm_up_goes_by_time_and_not_by_count(us, least, most):
 
 
 class FakeCuda:
-    """A host that needs a while to queue a launch, and a device that a gate holds."""
+    """A device that runs what a host queues, which needs a while for each launch."""
+
+    flush_us, launch_us = 40.0, 10.0
 
     def __init__(self, monkeypatch, host_us):
-        self.now_us = self.opens_us = 0.0
+        self.now_us = self.free_us = 0.0
         self.host_us = host_us
         self.queued = 0
         self.gates_us = []
-        monkeypatch.setattr("tunekit.timing._event", lambda: self)
+        self.late = []
+        monkeypatch.setattr("tunekit.timing._event", lambda: FakeEvent(self))
         monkeypatch.setattr("tunekit.timing.time.perf_counter", lambda: self.now_us / 1e6)
         monkeypatch.setattr("torch.cuda._sleep", self.sleep)
-        monkeypatch.setattr("torch.cuda.synchronize", lambda index: None)
-        monkeypatch.setattr("torch.sum", lambda *args, **rest: None)
+        monkeypatch.setattr("torch.cuda.synchronize", self.synchronize)
+        monkeypatch.setattr("torch.cuda.current_stream", lambda index: None)
+        monkeypatch.setattr("torch.sum", lambda *args, **rest: self.run(self.flush_us))
+
+    def run(self, us):
+        self.free_us = max(self.free_us, self.now_us) + us
 
     def sleep(self, cycles):
         self.gates_us.append(cycles / Gate.CYCLES_PER_US)
-        self.opens_us = self.now_us + self.gates_us[-1]
+        self.run(self.gates_us[-1])
 
-    def record(self):
-        pass
-
-    def query(self):
-        return self.now_us >= self.opens_us
-
-    def elapsed_time(self, end):
-        return 0.01
+    def synchronize(self, index):
+        self.now_us = max(self.now_us, self.free_us)
 
     def launch(self):
         self.queued += 1
+        began_us = self.free_us
         self.now_us += self.host_us(self.queued)
+        self.run(self.launch_us)
+        if self.free_us - began_us > self.launch_us:  # the device waited for the host
+            self.late.append(self.queued)
 
 
-def test_a_timer_queues_again_behind_a_longer_gate_and_goes_back_to_a_shorter(monkeypatch):
-    def host_us(launch):
-        return 2000.0 if 150 <= launch < 160 else 50.0
+class FakeEvent:
+    def __init__(self, cuda):
+        self.cuda, self.at_us = cuda, 0.0
 
-    cuda = FakeCuda(monkeypatch, host_us)
+    def record(self, stream):
+        self.at_us = max(self.cuda.free_us, self.cuda.now_us)
+
+    def query(self):
+        return self.cuda.now_us >= self.at_us
+
+    def elapsed_time(self, end):
+        return (end.at_us - self.at_us) / 1000
+
+
+def timer_on(cuda):
     timer = Timer.__new__(Timer)
     timer._flush = timer._sink = None
-    timer._index, timer._gate, timer.late = 0, Gate(), 0
-    times = timer.rounds([cuda.launch], 600)[0]
-    assert times == [10.0] * 600
+    timer._index, timer._gate, timer.late, timer._flush_us = 0, Gate(), 0, 0.0
+    timer._opened = FakeEvent(cuda)
+    timer._pairs = [(FakeEvent(cuda), FakeEvent(cuda)) for _ in range(120)]
+    return timer
+
+
+def test_a_host_that_keeps_ahead_by_itself_holds_the_device_no_longer_than_it_must(monkeypatch):
+    cuda = FakeCuda(monkeypatch, lambda launch: 25.0)
+    timer = timer_on(cuda)
+    assert timer.rounds([cuda.launch], 600)[0] == pytest.approx([10.0] * 600)
+    assert (cuda.queued, cuda.late, timer.late) == (600, [], 0)
+    assert max(cuda.gates_us) < Gate.EXTRA_US + 120 * 10.0
+
+
+def test_launches_that_the_device_waited_for_are_timed_again_and_no_others(monkeypatch):
+    cuda = FakeCuda(monkeypatch, lambda launch: 20_000.0 if launch in (50, 300) else 25.0)
+    timer = timer_on(cuda)
+    assert timer.rounds([cuda.launch], 600)[0] == pytest.approx([10.0] * 600)
+    assert set(cuda.late) >= {50, 300}
     assert timer.late == 0
-    assert cuda.queued == (5 + 2) * 120  # one queue at first, and the one that was held up
-    assert max(cuda.gates_us) > 120 * 150.0
-    assert cuda.gates_us[-1] < 120 * 120.0
+    assert 600 < cuda.queued < 700
+
+
+@pytest.mark.parametrize("host_us", [60.0, 150.0, 400.0])
+def test_a_slow_host_gets_a_gate_for_as_long_as_it_is_slow(monkeypatch, host_us):
+    cuda = FakeCuda(monkeypatch, lambda launch: host_us if launch < 1000 else 25.0)
+    timer = timer_on(cuda)
+    assert timer.rounds([cuda.launch], 2400)[0] == pytest.approx([10.0] * 2400)
+    assert timer.late == 0
+    assert cuda.queued < 2400 * 1.15
+    assert cuda.gates_us[-1] < Gate.EXTRA_US + 120 * 10.0
+
+
+def test_a_host_that_is_too_slow_for_any_gate_is_counted(monkeypatch):
+    cuda = FakeCuda(monkeypatch, lambda launch: 2000.0)
+    timer = timer_on(cuda)
+    times = timer.rounds([cuda.launch], 120)[0]
+    assert len(times) == 120
+    assert timer.late > 0

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
 
 from tunekit.cli_request import TuneRequest
 from tunekit.fleet.hiring import Wanted, start
+from tunekit.key import Problem
 from tunekit.runners import open_runner
 from tunekit.shapes import Shape, load_shapes, parse_shape
 
@@ -27,8 +28,17 @@ def run_tune(request: TuneRequest) -> int:
     with _terminable():
         shapes = _shapes(request)
         wanted = _wanted(request)
+        # Of misses and stale rows it is not known yet what they are.
+        known = () if request.misses or request.stale else tuple(_problems(shapes))
         with closing(
-            start(open_runner, request.device, request.cache, wanted, seed=request.seed)
+            start(
+                open_runner,
+                request.device,
+                request.cache,
+                wanted,
+                seed=request.seed,
+                problems=known,
+            )
         ) as started:
             from tunekit.cli_tuning import tune
 
@@ -46,6 +56,10 @@ def _shapes(request: TuneRequest) -> list[Shape]:
     if request.shapes_file is not None:
         return load_shapes(request.shapes_file)
     return [parse_shape(text) for text in request.shape_texts]
+
+
+def _problems(shapes: Iterable[Shape]) -> dict[Problem, None]:
+    return dict.fromkeys(shape.problem for shape in shapes)
 
 
 @contextmanager

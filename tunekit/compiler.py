@@ -14,7 +14,7 @@ from tunekit.child import forget_output
 from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.errors import TunekitError
-from tunekit.kernels import FAMILIES, family, keep_compiler_key
+from tunekit.kernels import FAMILIES, family, keep_compiler_key, store_binaries_alone
 from tunekit.key import Problem
 from tunekit.space import Space
 from tunekit.trial import Status
@@ -69,6 +69,7 @@ def prepare(build: Build) -> None:
         key = keep_compiler_key()
         for name in FAMILIES:
             family(name)  # takes time to import, which no compilation is to be charged for
+        store_binaries_alone()
         key.join()
 
 

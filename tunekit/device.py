@@ -10,12 +10,10 @@ import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tunekit import cuda_driver
 from tunekit.errors import DeviceError
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +239,25 @@ def _torch_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def describe(properties: torch._C._CudaDeviceProperties) -> DeviceInfo:
-    """Translate torch's device properties."""
-    import torch
+def detect_early(index: int) -> tuple[DeviceInfo, str] | None:
+    """Describe a GPU, and name the very GPU, before torch is loaded; None where only torch can.
 
-    hip = getattr(torch.version, "hip", None) is not None
+    See `cuda_driver` for what this process may not do any more.
+    """
+    build = _torch_build()
+    cuda = build.get("cuda") if build else None
+    if not cuda or nvidia_gpus() is None:
+        return None
+    seen = cuda_driver.properties(index, cuda=str(cuda))
+    return None if seen is None else (describe(seen, hip=False), _uuid(seen, index))
+
+
+def describe(properties: Any, *, hip: bool | None = None) -> DeviceInfo:
+    """Translate a device's properties, torch's or the driver's; `hip` says whose build asks."""
+    if hip is None:
+        import torch
+
+        hip = getattr(torch.version, "hip", None) is not None
     arch = (
         str(properties.gcnArchName).split(":")[0]
         if hip
@@ -271,8 +283,11 @@ def gpu_uuid(index: int) -> str:
     """Return the identity of the very GPU with this index, as NVML writes it."""
     import torch
 
-    properties = torch.cuda.get_device_properties(index)
-    found = str(getattr(properties, "uuid", f"{describe(properties).slug}-{index}"))
+    return _uuid(torch.cuda.get_device_properties(index), index)
+
+
+def _uuid(properties: Any, index: int) -> str:
+    found = str(getattr(properties, "uuid", None) or f"{describe(properties).slug}-{index}")
     return found if found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
 
 

@@ -168,6 +168,10 @@ class GpuRunner:
         untaken, self._untaken = [*self._untaken, *self._schedule.give_up()], []
         return untaken
 
+    def has_time(self) -> bool:
+        """Say whether the GPU has nothing to try before a compilation ends."""
+        return self._schedule.waiting()
+
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Measure the finalists against each other and the vendor, in interleaved rounds.
 

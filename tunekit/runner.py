@@ -91,6 +91,9 @@ class Runner(Protocol):
     def untaken(self) -> list[tuple[Problem, Trial]]:
         """Give up a screening, and return the trials that had ended and nobody had taken."""
 
+    def has_time(self) -> bool:
+        """Say whether nothing is to be measured now: what is being screened is still compiled."""
+
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Measure the finalists against each other and the vendor, in interleaved rounds.
 

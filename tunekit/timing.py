@@ -41,22 +41,19 @@ _QUEUE = 120
 
 _ATTEMPTS = 6
 
-_Events = tuple[torch.cuda.Event, torch.cuda.Event]
-
 
 class Gate:
-    """How long the device is held while launches are queued: somewhat longer than that takes.
+    """How long the device is held while launches are queued: for as long as it would overtake.
 
     It follows the host. One that is late for a moment, as beside compilers on all cores, gets a
     longer gate at once; as soon as it keeps up again the gate shrinks back. If it stayed as long
     as at the worst moment, nearly all the time of a tune would be waiting for it.
     """
 
-    LEAST_US = 25.0
-    MOST_US = 800.0
+    LEAST_US, MOST_US = 1.0, 800.0
     """For each launch."""
-    EXTRA_US = 50.0
-    """For all together."""
+    EXTRA_US = 100.0
+    """For all together: the first must be queued before the gate opens."""
     MARGIN = 1.5
     CYCLES_PER_US = 2000
 
@@ -68,13 +65,14 @@ class Gate:
         """Return the device cycles that it is held for so many launches."""
         return int(self.CYCLES_PER_US * (self.us * launches + self.EXTRA_US))
 
-    def learn(self, host_us: float, *, held: bool) -> None:
-        """Take in what queueing took for each launch, and whether the gate held that long."""
-        wanted = min(max(self.MARGIN * host_us, self.LEAST_US), self.MOST_US)
+    def learn(self, host_us: float, flush_us: float, launches: int, *, held: bool) -> None:
+        """Take in what queueing so many launches took, and a flush, and if all were in time."""
+        short_us = self.MARGIN * host_us - flush_us * (launches - 1) - self.EXTRA_US
+        wanted = min(max(short_us / launches, self.LEAST_US), self.MOST_US)
         if held:
             self.us = max(wanted, (self.us + wanted) / 2)
         else:
-            self.us = min(max(wanted, 2 * self.us), self.MOST_US)
+            self.us = min(max(wanted, 2 * self.us, self.EXTRA_US / launches), self.MOST_US)
 
 
 class Timer:
@@ -88,8 +86,11 @@ class Timer:
         self._sink = torch.empty((), dtype=torch.float32, device=place)
         self._index = index
         self._gate = Gate()
+        self._opened = _event()
+        self._pairs = [(_event(), _event()) for _ in range(_QUEUE)]
+        self._flush_us = 0.0
         self.late = 0
-        """Chunks that the host queued too slowly, however long the gate was held."""
+        """Launches that the host queued too slowly, however long the gate was held."""
 
     def rounds(
         self, launches: Sequence[Launch], rounds: int, *, seed: int = 0
@@ -108,31 +109,50 @@ class Timer:
         times: list[list[float]] = [[] for _ in launches]
         for first in range(0, len(plan), _QUEUE):
             chunk = plan[first : first + _QUEUE]
-            for which, pair in zip(chunk, self._queue(launches, chunk), strict=True):
-                times[which].append(1000 * pair[0].elapsed_time(pair[1]))
+            timed = self._timed([launches[which] for which in chunk])
+            for which, time_us in zip(chunk, timed, strict=True):
+                times[which].append(time_us)
         return times
 
-    def _queue(self, launches: Sequence[Launch], plan: Sequence[int]) -> list[_Events]:
-        """Run launches back to back behind a gate that opens once all of them are queued."""
+    def _timed(self, launches: Sequence[Launch]) -> list[float]:
+        """Return the time of each launch in microseconds: taken again if the host was late."""
+        times = [0.0] * len(launches)
+        left = list(range(len(launches)))
         for _ in range(_ATTEMPTS):
-            gate, pairs = _event(), []
-            began = time.perf_counter()
-            torch.cuda._sleep(self._gate.cycles(len(plan)))  # type: ignore[no-untyped-call]
-            gate.record()
-            for which in plan:
-                start, end = _event(), _event()
-                torch.sum(self._flush, dim=0, out=self._sink)
-                start.record()
-                launches[which]()
-                end.record()
-                pairs.append((start, end))
-            held = not gate.query()  # type: ignore[no-untyped-call]
-            self._gate.learn(1e6 * (time.perf_counter() - began) / len(plan), held=held)
-            torch.cuda.synchronize(self._index)
-            if held:
-                return pairs
-        self.late += 1
-        return pairs
+            late = self._queue([launches[place] for place in left])
+            for place, (start, end) in zip(left, self._pairs, strict=False):
+                times[place] = 1000 * start.elapsed_time(end)
+            left = [left[number] for number in late]
+            if not left:
+                return times
+        self.late += len(left)
+        return times
+
+    def _queue(self, launches: Sequence[Launch]) -> list[int]:
+        """Run launches back to back behind a gate; return those that were queued too late.
+
+        A launch is in time if the one before it had not ended when all of it was queued.
+        """
+        stream = torch.cuda.current_stream(self._index)
+        flush, sink, before = self._flush, self._sink, self._opened
+        late: list[int] = []
+        began = time.perf_counter()
+        torch.cuda._sleep(self._gate.cycles(len(launches)))  # type: ignore[no-untyped-call]
+        before.record(stream)
+        for number, (launch, (start, end)) in enumerate(zip(launches, self._pairs, strict=False)):
+            torch.sum(flush, dim=0, out=sink)
+            start.record(stream)
+            launch()
+            end.record(stream)
+            if before.query():  # type: ignore[no-untyped-call]
+                late.append(number)
+            before = end
+        host_us = 1e6 * (time.perf_counter() - began)
+        torch.cuda.synchronize(self._index)
+        if len(launches) > 1 and not late:
+            self._flush_us = 1000 * self._pairs[0][1].elapsed_time(self._pairs[1][0])
+        self._gate.learn(host_us, self._flush_us, len(launches), held=not late)
+        return late
 
     def warm_up(self, launch: Launch, milliseconds: float) -> None:
         """Launch for about this long, so that clocks and caches settle."""

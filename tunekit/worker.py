@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunekit.child import forget_output
 from tunekit.config import Config
-from tunekit.device import DeviceInfo, detect, driver_version, gpu_uuid
+from tunekit.device import DeviceInfo, detect, detect_early, driver_version, gpu_uuid
 from tunekit.errors import TunekitError
 from tunekit.gpu_watch import GpuWatch, nvml_module
 from tunekit.kernels import prepare_to_launch
@@ -96,17 +96,22 @@ def open_gpu(index: int, seed: int) -> Opened:
     Raises:
         DeviceError: there is no such GPU.
     """
-    ready = Ready(detect(index), gpu_uuid(index), driver_version())
+    device, uuid = detect_early(index) or (detect(index), gpu_uuid(index))
+    ready = Ready(device, uuid, driver_version())
     return Opened(ready, partial(_start, ready, index, seed))
 
 
 def _start(ready: Ready, index: int, seed: int) -> tuple[Measure, Callable[[], int]]:
-    """Load what measures, and what its first launch would, while compilers already work."""
+    """Load what measures, and what its first launch would, while compilers already work.
+
+    Raises:
+        DeviceError: torch cannot use the GPU.
+    """
     from tunekit.measure import Measure
     from tunekit.timing import Gpu
 
     watch = GpuWatch(ready.uuid, nvml_module())
-    measure = Measure(Gpu(ready.device, index), watch, seed=seed)
+    measure = Measure(Gpu(detect(index), index), watch, seed=seed)
     prepare_to_launch()
     return measure, _count_compilations()
 
@@ -128,11 +133,11 @@ def serve(connection: Connection, open_device: Callable[..., Opened], *args: Any
     """Be the measuring process: answer asks in order, until the connection closes."""
     try:
         opened = open_device(*args)
+        connection.send(opened.ready)
+        measure, compiled = opened.start()
     except TunekitError as error:
         connection.send(Refused(error))
         return
-    connection.send(opened.ready)
-    measure, compiled = opened.start()
     lost = False
     while not lost:
         ask: Ask = connection.recv()

@@ -14,12 +14,15 @@ from tunekit.fleet.messages import (
     Drop,
     Dropped,
     Lost,
+    Measure,
+    Outline,
+    Outlined,
     Screen,
     Take,
     Taken,
     Tried,
 )
-from tunekit.fleet.places import Places
+from tunekit.fleet.places import MOST_AHEAD, Places
 from tunekit.fleet.squad import Squad
 from tunekit.key import Problem, TuningKey
 from tunekit.trial import Status, Trial
@@ -42,8 +45,8 @@ class Workers:
     def send(self, worker, message):
         self.said.append((worker, message))
 
-    def join(self, worker):
-        self.squad.join(worker, SimpleNamespace(holder=f"holder {worker}"))
+    def join(self, worker, outlining=()):
+        self.squad.join(worker, SimpleNamespace(holder=f"holder {worker}", outlining=outlining))
 
     def answer(self):
         """Answer what was asked of leases since the last time; return the rest."""
@@ -168,6 +171,34 @@ def test_trials_that_nobody_asked_for_yet_are_held():
     assert workers.squad.next_trial({job})[1].config == CONFIGS[0]
     left = workers.squad.give_up({job})
     assert [one.config for _, one in left] == list(CONFIGS[1:])
+
+
+def test_only_spaces_that_no_worker_is_at_are_asked_for():
+    problems = [key.problem for key in KEYS[:5]]
+    workers = Workers()
+    workers.join(1, outlining=problems[:2])
+    workers.join(2, outlining=problems[2:3])
+    workers.squad.outline(problems)
+    asked = [message for _, message in workers.said if isinstance(message, Outline)]
+    assert [message.problems for message in asked] == [(problems[3],), (problems[4],)]
+    space = SimpleNamespace()
+    workers.squad.hear(1, Outlined(problems[0], space))
+    assert workers.squad.outlined(problems[0]) is space
+    workers.squad.leave(2)
+    assert workers.squad.outlined(problems[2]) is None  # it died at it: the caller does it
+
+
+def test_finals_take_no_place_of_what_the_compilers_work_for():
+    workers = Workers()
+    workers.join(1)
+    workers.take(KEYS)
+    for key in KEYS[:3]:
+        workers.squad._put(Job(next(workers.squad._numbers), key, CONFIGS, is_finals=True))
+    for key in KEYS[3:]:
+        workers.squad.begin(key, CONFIGS)
+    given = [type(message) for _, message in workers.answer()]
+    assert given.count(Measure) == 3
+    assert given.count(Screen) == MOST_AHEAD
 
 
 def test_whoever_waits_is_told_that_the_run_has_failed():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tunekit.kernels import launching
 from tunekit.kernels.bare import Built, bare_steps
-from tunekit.kernels.launching import prepared
+from tunekit.kernels.launching import fixed, prepared
 from tunekit.kernels.protocol import KernelCall
 
 SIZES = {"M": 8, "N": 8}
@@ -138,6 +140,45 @@ def test_a_call_fills_in_addresses_stream_and_nothing_else(launcher, stream):
         addresses = [a.data_ptr(), b.data_ptr(), out.data_ptr(), out.data_ptr()]
         assert values == [*addresses, 8, 16, 64]
     assert kernel.compilations == 1
+
+
+def test_a_fixed_launch_passes_on_its_own_operands_and_the_current_stream(launcher, stream):
+    launched, encoded = [], []
+    a, b, out = tensors()
+    first = pointer_call(Kernel(launcher(launched), NAMES))(a, b, out)
+    call = described_call(Kernel(launcher(launched, encoded), DESCRIBED))(a, b, out)
+    launch = fixed(replace(call, before=(first,)))
+    assert launched == []
+    for stream.stream in (11, 12):
+        launch()
+        streams, grids, values = zip(*launched, strict=True)
+        assert streams == (stream.stream,) * 2
+        assert grids == ((3, 2, 1), (1, 1, 1))
+        at = [one.data_ptr() for one in (a, b, out)]
+        assert values[0] == [*at, at[2], 8, 16, 64]
+        maps = [f"map of {address}" for address in at[:2]]
+        assert values[1] == [maps[0], 8, 8, 8, 1, maps[1], 8, 8, 8, 1, at[2], 8, 64]
+        launched.clear()
+    assert len(encoded) == 2  # once each, when it was made
+
+
+def test_a_fixed_launch_keeps_its_operands(launcher):
+    launched = []
+    out = torch.zeros(8, 8)
+    known = weakref.ref(out)
+    launch = fixed(pointer_call(Kernel(launcher(launched), NAMES))(*tensors()[:2], out))
+    del out
+    launch()
+    assert known() is not None
+
+
+def test_a_fixed_launch_that_is_not_understood_is_called_as_it_is(launcher, stream):
+    launched = []
+    strange = launcher(launched)
+    strange.global_scratch_size = 1
+    a, b, out = tensors()
+    fixed(pointer_call(Kernel(strange, NAMES))(a, b, out))()
+    assert launched == [(11, (3, 2, 1), [a, b, out, out, 8, 16, 64])]
 
 
 def test_two_operands_that_were_one_tensor_are_told_apart_later(launcher):

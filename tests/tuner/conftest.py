@@ -60,6 +60,7 @@ class FakeRunner:
         self.ended, self.ended_unseen = [], 0
         self.finalists = []
         self.announced = []
+        self.idle = True
         self.closed = False
 
     def prepare(self, problems):
@@ -94,6 +95,9 @@ class FakeRunner:
             self.on_screen()
             self.screened.append((problem, config))
             yield problem, self._trial(config, self.broken(config), self.time_us(problem, config))
+
+    def has_time(self):
+        return self.idle
 
     def finals(self, problem, configs):
         self.finalists.append(list(configs))

@@ -86,3 +86,23 @@ def test_a_tie_goes_to_the_cheaper_config(make_runner, store, tasks):
     (best,) = run(tasks[:1], runner=runner, store=store, **SWEEP).bests
     cheapest = min(runner.finalists[0], key=cost)
     assert best.config == cheapest
+
+
+def test_finals_wait_while_there_is_something_to_try(make_runner, store, tasks):
+    runner = make_runner()
+    runner.idle, done = False, []
+    screened, finals = runner.screen, runner.finals
+
+    def screen(work):
+        for problem, trial in screened(work):
+            done.append("screen")
+            yield problem, trial
+
+    def measured(problem, configs):
+        done.append("finals")
+        return finals(problem, configs)
+
+    runner.screen, runner.finals = screen, measured
+    report = run(tasks, runner=runner, store=store)
+    assert len(report.bests) == len(tasks) == done.count("finals")
+    assert done == sorted(done, reverse=True)  # all that was to be tried came first

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from tunekit.errors import DeviceError
 from tunekit.fleet.crews import Crew, Processes
 from tunekit.fleet.post import Post
 from tunekit.fleet.ray_crew import LOCAL, RayCrew
+from tunekit.key import Problem
 
 if TYPE_CHECKING:
     from tunekit.runner import Runner
@@ -70,21 +71,26 @@ class Hired:
 
 def start(
     open_runner: Callable[..., Runner], device: str, cache: str | Path | None,
-    wanted: Wanted | None, *, seed: int = 0,
+    wanted: Wanted | None, *, seed: int = 0, problems: Sequence[Problem] = (),
 ) -> Runner | Hired:  # fmt: skip
     """Open a device in this process or, if workers are wanted, start those; to be closed.
+
+    The spaces of `problems` are enumerated while the caller does something else.
 
     Raises:
         TunekitError: there is no such device or recording; or as `hire`.
     """
     if wanted is None:
-        return open_runner(device, seed=seed)
-    return hire(open_runner, device, cache, wanted, seed=seed)
+        runner = open_runner(device, seed=seed)
+        if problems:
+            runner.prepare(problems)
+        return runner
+    return hire(open_runner, device, cache, wanted, seed=seed, problems=problems)
 
 
 def hire(
     open_runner: Callable[..., Runner], device: str, cache: str | Path | None, wanted: Wanted,
-    *, seed: int = 0,
+    *, seed: int = 0, problems: Sequence[Problem] = (),
 ) -> Hired:  # fmt: skip
     """Start workers. The store is not opened, nor made, before a key is leased.
 
@@ -108,7 +114,7 @@ def hire(
     if device == "auto":
         device = "cuda" if cuda_expected() else "replay"
     if device == "cuda":
-        posts = _posts_on_gpus(open_runner, place, wanted.workers, seed)
+        posts = _posts_on_gpus(open_runner, place, wanted.workers, seed, problems)
     else:
         posts = [Post(open_runner, device, place, seed)] * _replaying(wanted.workers)
     crew = Processes(posts)
@@ -127,8 +133,9 @@ def _replaying(workers: int | None) -> int:
 
 
 def _posts_on_gpus(
-    open_runner: Callable[..., Runner], place: str, workers: int | None, seed: int
-) -> list[Post]:
+    open_runner: Callable[..., Runner], place: str, workers: int | None, seed: int,
+    problems: Sequence[Problem],
+) -> list[Post]:  # fmt: skip
     there = gpu_count()
     if workers is not None and workers > there:
         _log.warning(
@@ -138,7 +145,10 @@ def _posts_on_gpus(
     # Together they have no more compilers than there are cores: with more, each compilation takes
     # longer, and a round of the search ends with its slowest.
     compilers = max(1, cores() // count)
-    return [Post(open_runner, f"cuda:{i}", place, seed, compilers) for i in range(count)]
+    return [
+        Post(open_runner, f"cuda:{i}", place, seed, compilers, tuple(problems[i::count]))
+        for i in range(count)
+    ]
 
 
 def _absolute(cache: str | Path | None) -> str:

@@ -11,6 +11,7 @@ import importlib
 import queue
 import threading
 import traceback
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,6 +51,11 @@ if TYPE_CHECKING:
     from tunekit.cache import Claims, Store
 
 
+MOST_HELD = 8
+"""Finals that wait while there are configs to try. Those are tried first, for what they say decides
+what is compiled next, and compilers must not wait for finals, which nothing depends on."""
+
+
 class Link(Protocol):
     """One end of a connection that carries messages in order."""
 
@@ -64,14 +70,15 @@ class Link(Protocol):
         """
 
 
-def work(link: Link, runner: Runner, place: str) -> None:
+def work(link: Link, runner: Runner, place: str, problems: Sequence[Problem] = ()) -> None:
     """Do what the leader asks for until it says stop, or is gone.
 
-    The store is opened when the first key is to be leased: only then is it known to be needed.
+    Of `problems`, which the runner is prepared for, the spaces are said at once. The store is
+    opened when the first key is to be leased: only then is it known to be needed.
     """
     member = _Member(link, runner, place)
     try:
-        member.work()
+        member.work(tuple(problems))
     except TunekitError as error:
         member.say(Refused(error))
     except Exception:  # whatever it is, the leader has to know
@@ -98,20 +105,25 @@ class _Member:
         self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._jobs: dict[tuple[Problem, Config], Screen] = {}
         self._met: set[Problem] = set()
+        self._finals: deque[Measure] = deque()
         self._stopped = threading.Event()
         self._saying = threading.Lock()
 
-    def work(self) -> None:
-        """Say hello and do what is asked for, until the end."""
+    def work(self, problems: tuple[Problem, ...]) -> None:
+        """Say hello and the spaces of problems, and do what is asked for, until the end."""
         runner = self._runner
         driver = "" if runner.origin is Origin.REPLAYED else driver_version()
         made = made_by(runner.origin)  # loads the kernels, while the GPU is opened by its process
-        self.say(Hello(self._holder, runner.device, runner.origin, made, driver))
+        self.say(Hello(self._holder, runner.device, runner.origin, made, driver, problems))
         # What leases and stores takes a second to load, which nobody waits for yet.
         threading.Thread(target=_load_store, name="tunekit-store", daemon=True).start()
         threading.Thread(target=self._hear, name="tunekit-leader", daemon=True).start()
+        self._say_spaces(problems)
         while not self._stopped.is_set():
-            self._do(self._heard.get())
+            if self._finals and self._heard.empty():
+                self._measure(self._finals.popleft())
+            else:
+                self._do(self._heard.get())
 
     def say(self, message: Message) -> None:
         """Tell the leader, if it is still there."""
@@ -165,7 +177,8 @@ class _Member:
         if isinstance(message, Stop):
             return
         if isinstance(message, Outline):
-            self._outline(message.problems)
+            self._runner.prepare(message.problems)
+            self._say_spaces(message.problems)
             return
         _, claims = self._opened()
         if isinstance(message, Take):
@@ -176,12 +189,11 @@ class _Member:
         elif isinstance(message, Account):
             self.say(Account(self._runner.spent()))
         elif isinstance(message, Measure):
-            self._measure(message)
+            self._finals.append(message)
         elif isinstance(message, Screen) and self._begin(message):
             self._screen(message)
 
-    def _outline(self, problems: Sequence[Problem]) -> None:
-        self._runner.prepare(problems)
+    def _say_spaces(self, problems: Sequence[Problem]) -> None:
         for problem in problems:
             try:
                 self.say(Outlined(problem, self._runner.space(problem)))
@@ -206,17 +218,26 @@ class _Member:
             found = self._jobs.pop((problem, trial.config))
             self._keep(found.key, [trial])
             self.say(Tried(found.job, trial))
-            while not self._stopped.is_set():
-                try:
-                    message = self._heard.get_nowait()
-                except queue.Empty:
+            self._listen()
+            while self._finals and not self._stopped.is_set():
+                if len(self._finals) <= MOST_HELD and not self._runner.has_time():
                     break
-                if not isinstance(message, Screen):
-                    self._do(message)
-                elif self._begin(message):
-                    self._runner.add([(message.key.problem, c) for c in message.configs])
+                self._measure(self._finals.popleft())
+                self._listen()
             if self._stopped.is_set():
                 return
+
+    def _listen(self) -> None:
+        """Do what has come in while something was tried, and have what is to be tried added."""
+        while not self._stopped.is_set():
+            try:
+                message = self._heard.get_nowait()
+            except queue.Empty:
+                return
+            if not isinstance(message, Screen):
+                self._do(message)
+            elif self._begin(message):
+                self._runner.add([(message.key.problem, c) for c in message.configs])
 
     def _measure(self, job: Measure) -> None:
         if not self._opened()[1].holds(job.key):

@@ -32,6 +32,8 @@ class Hello:
     made_by: Mapping[str, str]
     """What its results depend on, as installed there: it has to be the same everywhere."""
     driver: str
+    outlining: tuple[Problem, ...] = ()
+    """The problems whose spaces it says next, without being asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Places:
             worker = place.worker
             if place.state is not State.HELD or worker not in self.load:  # who had it has ended
                 continue
-            if len(self.load[worker]) < most:
+            if place.waiting[0].is_finals or self._trying(worker) < most:
                 job = place.running = place.waiting.popleft()
                 self.load[worker].add(job)
                 self._send(worker, job.message())
@@ -103,6 +103,10 @@ class Places:
                     del kept[busiest]
                 place.state, place.heir = State.LEAVING, worker
                 self._send(busiest, Drop((place.key,)))
+
+    def _trying(self, worker: int) -> int:
+        """Count the jobs a worker has that its compilers work for; finals fill what they leave."""
+        return sum(not job.is_finals for job in self.load[worker])
 
     def over(self, worker: int, job: Job) -> None:
         """Take note that nothing more comes of a job."""

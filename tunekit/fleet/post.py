@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunekit.errors import TunekitError
+from tunekit.key import Problem
 
 if TYPE_CHECKING:
     from tunekit.fleet.member import Link
@@ -27,6 +28,8 @@ class Post:
     seed: int = 0
     compilers: int | None = None
     """Compiler processes; as many as there are cores unless it is given."""
+    problems: tuple[Problem, ...] = ()
+    """Those whose spaces it says without being asked: it can while the leader still loads."""
 
 
 def serve(link: Link, post: Post) -> None:
@@ -38,6 +41,8 @@ def serve(link: Link, post: Post) -> None:
 
         link.send(Refused(error))
         return
+    if post.problems:
+        runner.prepare(post.problems)
     from tunekit.fleet.member import work
 
-    work(link, runner, post.cache)
+    work(link, runner, post.cache, post.problems)

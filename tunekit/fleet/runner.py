@@ -144,6 +144,10 @@ class FleetRunner:
         untaken, self._untaken = self._untaken, []
         return untaken
 
+    def has_time(self) -> bool:
+        """Say that there is time: each worker sees for itself when it measures finalists."""
+        return True
+
     def finals(self, problem: Problem, configs: Sequence[Config]) -> Finals:
         """Have a worker measure the finalists.
 

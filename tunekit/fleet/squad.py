@@ -60,6 +60,7 @@ class Squad:
     def join(self, worker: int, hello: Hello) -> None:
         """Take in a worker."""
         with self._changed:
+            self._outlines |= dict.fromkeys(hello.outlining, worker)
             self._desk.join(worker, hello)
 
     def leave(self, worker: int) -> None:
@@ -133,11 +134,12 @@ class Squad:
             return {w: hello.holder for w, hello in self._desk.members.items() if w in busy}
 
     def outline(self, problems: Sequence[Problem]) -> None:
-        """Have the workers enumerate spaces, each its share."""
+        """Have the workers enumerate spaces, each its share of those that none is at already."""
         with self._changed:
             workers = list(self._desk.members)
+            left = [p for p in problems if self._outlines.get(p) not in workers]
             for place, worker in enumerate(workers):
-                share = tuple(problems[place :: len(workers)])
+                share = tuple(left[place :: len(workers)])
                 if share:
                     self._outlines |= dict.fromkeys(share, worker)
                     self._send(worker, Outline(share))

@@ -77,15 +77,16 @@ def tune(
         raise ProblemError("stale verifies key by key: it takes neither workers nor ray")
     if record is not None and wanted is not None:
         raise ProblemError("record makes a recording of one GPU: it takes neither workers nor ray")
+    problems = list(dict.fromkeys(task.problem for task in tasks)) if not stale else []
     with (
-        closing(start(open_runner, device, cache, wanted, seed=seed)) as started,
+        closing(start(open_runner, device, cache, wanted, seed=seed, problems=problems)) as started,
         joined(open_runner, started, sampler=sampler, seed=seed) as crew,
     ):
         if not stale:
-            crew.prepare([task.problem for task in tasks], sampler=sampler, seed=seed)
+            crew.prepare(problems, sampler=sampler, seed=seed)
             for runner in crew.runners:
-                for task in tasks:
-                    runner.space(task.problem)  # before the cache file is made
+                for problem in problems:
+                    runner.space(problem)  # before the cache file is made
         with Store.open(cache, create=not stale) as store:
             crew.attach(store)
 

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tunekit.fleet.runner import LeaseLost
+from tunekit.trial import Distance
 from tunekit.tuner.events import KeyDone, KeyFailed
 from tunekit.tuner.key_search import KeySearch
 
 Conclude = Callable[[KeySearch, KeyDone | KeyFailed], None]
 
+MOST_HELD = 8
+"""Keys whose finals wait while there is something to try, for the compilers wait for that."""
+
 
 class Finishing:
     """Finishes keys, and concludes each in the thread that runs the run."""
 
-    def __init__(self, conclude: Conclude, *, at_once: int | None) -> None:
-        """`at_once` says how many keys may be finished at a time; None has the caller wait."""
+    def __init__(
+        self, conclude: Conclude, has_time: Callable[[], bool], *, at_once: int | None
+    ) -> None:
+        """`at_once` says how many keys may be finished at a time.
+
+        None has the caller wait for each, but only when `has_time` says so, or many are held.
+        """
         self._conclude = conclude
+        self._has_time = has_time
+        self._held: deque[tuple[KeySearch, Distance | None]] = deque()
         self._threads = None if at_once is None else ThreadPoolExecutor(at_once, "tunekit-finals")
         self._pending: dict[Future[KeyDone | KeyFailed], KeySearch] = {}
         self._lost: list[KeySearch] = []
@@ -26,12 +38,15 @@ class Finishing:
         """Finish a key. What the search says of it, it says now: later it knows more."""
         distance = key.distance()
         if self._threads is None:
-            self._conclude(key, key.finish(distance))
+            self._held.append((key, distance))
+            self.settle()
         else:
             self._pending[self._threads.submit(key.finish, distance)] = key
 
     def settle(self) -> None:
-        """Conclude the keys that are finished by now."""
+        """Conclude the keys that are finished by now, or can be without anything waiting for it."""
+        while self._held and (len(self._held) > MOST_HELD or self._has_time()):
+            self._finish_held()
         for future in [future for future in self._pending if future.done()]:
             key = self._pending.pop(future)
             try:
@@ -43,11 +58,17 @@ class Finishing:
 
     def wait(self) -> list[KeySearch]:
         """Conclude all keys; return those that other runs took before they were finished."""
+        while self._held:
+            self._finish_held()
         while self._pending:
             wait(self._pending, return_when=FIRST_COMPLETED)
             self.settle()
         lost, self._lost = self._lost, []
         return lost
+
+    def _finish_held(self) -> None:
+        key, distance = self._held.popleft()
+        self._conclude(key, key.finish(distance))
 
     def close(self) -> None:
         """Begin nothing more. What is being measured ends with the runner."""
