@@ -204,7 +204,8 @@ def test_a_second_gpu_is_used_where_its_operands_are():
     assert c.device == a.device
     alike(c, a, b)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(1), torch.cuda.graph(graph):
+    # torch keeps one stream to capture on, of the GPU that captured first.
+    with torch.cuda.device(1), torch.cuda.graph(graph, stream=torch.cuda.Stream(1)):
         captured = tunekit.matmul(a, b, backend="triton")
     with torch.cuda.device(1):
         graph.replay()
