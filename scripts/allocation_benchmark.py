@@ -25,7 +25,7 @@ from tunekit.cache import Store
 from tunekit.key import Problem
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner, shipped_recordings
-from tunekit.search import Budget, Experience
+from tunekit.search import Budget, Experience, Grow
 from tunekit.search.portfolio import add_recording, portfolio_of
 from tunekit.tuner import Task, run
 
@@ -37,14 +37,14 @@ def halves(recording: Recording) -> list[list[Problem]]:
     return [problems[0::2], problems[1::2]]
 
 
-def portfolio_without(recording: Recording, problems: list[Problem]) -> Callable[[int], Experience]:
+def portfolio_without(recording: Recording, problems: list[Problem]) -> Callable[..., Experience]:
     """Return what makes the experience of a search that knows nothing of some sizes."""
     sizes = {(p.m, p.n, p.k) for p in problems}
     rest = {p: f for p, f in recording.problems.items() if (p.m, p.n, p.k) not in sizes}
     thin = portfolio_of(Recording(recording.device, recording.environment, recording.sources, rest))
 
-    def experience(seed: int = 0) -> Experience:
-        known = Experience(seed=seed)
+    def experience(seed: int = 0, *, grow: Grow | None = None) -> Experience:
+        known = Experience(seed=seed, grow=grow)
         add_recording(known, thin)
         return known
 

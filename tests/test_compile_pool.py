@@ -216,6 +216,27 @@ def test_compilers_see_no_gpu_and_yield_to_what_measures(fakes):
         pool.close()
 
 
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        (None, "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.check=0", "glibc.malloc.check=0:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+    ],
+)
+def test_compilers_ask_for_huge_pages_unless_the_user_has_settled_that(
+    fakes, monkeypatch, wish, told
+):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if wish is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", wish)
+    pool = CompilePool(workers=1, build=fakes.look_at_malloc)
+    try:
+        assert result(pool, problem(64)).error == told
+    finally:
+        pool.close()
+
+
 def processes(mark: str) -> list[str]:
     """Return the commands of running processes that hold this mark."""
     found = []

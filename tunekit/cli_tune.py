@@ -13,10 +13,13 @@ from contextlib import closing, contextmanager
 from types import FrameType
 
 from tunekit.cli_request import TuneRequest
-from tunekit.fleet.hiring import Wanted, start
+from tunekit.fleet.hiring import Hired, Wanted, start
+from tunekit.growing import growing
 from tunekit.key import Problem
+from tunekit.runner import Runner
 from tunekit.runners import open_runner
 from tunekit.shapes import Shape, load_shapes, parse_shape
+from tunekit.trial import Origin
 
 
 def run_tune(request: TuneRequest) -> int:
@@ -30,19 +33,26 @@ def run_tune(request: TuneRequest) -> int:
         wanted = _wanted(request)
         # Of misses and stale rows it is not known yet what they are.
         known = () if request.misses or request.stale else tuple(_problems(shapes))
-        with closing(
-            start(
-                open_runner,
-                request.device,
-                request.cache,
-                wanted,
-                seed=request.seed,
-                problems=known,
-            )
-        ) as started:
+        with (
+            closing(
+                start(
+                    open_runner,
+                    request.device,
+                    request.cache,
+                    wanted,
+                    seed=request.seed,
+                    problems=known,
+                )
+            ) as started,
+            growing(request.sampler, measures=_measures(request, started)) as grow,
+        ):
             from tunekit.cli_tuning import tune
 
-            return tune(request, shapes, started)
+            return tune(request, shapes, started, grow)
+
+
+def _measures(request: TuneRequest, started: Runner | Hired) -> bool:
+    return started.origin is Origin.MEASURED and not request.stale
 
 
 def _wanted(request: TuneRequest) -> Wanted | None:

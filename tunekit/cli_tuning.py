@@ -20,7 +20,7 @@ from tunekit.progress import Narrator, make_display
 from tunekit.recording import Recording
 from tunekit.replay import ReplayRunner
 from tunekit.runner import Runner, known_provenance
-from tunekit.search import Budget
+from tunekit.search import Budget, Grow
 from tunekit.shapes import Shape
 from tunekit.space import Space
 from tunekit.table import (
@@ -38,13 +38,17 @@ from tunekit.tuner import run as run_tasks
 from tunekit.tuner.together import Crew, joined, on_each
 
 
-def tune(request: TuneRequest, shapes: Sequence[Shape], started: Runner | Hired) -> int:
+def tune(
+    request: TuneRequest, shapes: Sequence[Shape], started: Runner | Hired, grow: Grow | None
+) -> int:
     """Tune with what was started, show what came of it, and return the exit code.
 
     Raises:
         TunekitError: something is wrong with the request, or a key has no working config.
     """
-    with joined(open_runner, started, sampler=request.sampler, seed=request.seed) as crew:
+    with joined(
+        open_runner, started, sampler=request.sampler, seed=request.seed, grow=grow
+    ) as crew:
         if request.misses:
             shapes = _missed(request, crew.runners)
             if not shapes:
@@ -142,7 +146,7 @@ def _tune(request: TuneRequest, shapes: Sequence[Shape], crew: Crew, store: Stor
     ]
 
     def tuned(runner: Runner, tell: Listener) -> TuneReport:
-        return _run(request, shapes, runner, store, tell)
+        return _run(request, shapes, runner, store, crew.grow, tell)
 
     try:
         with display:
@@ -174,6 +178,7 @@ def _run(
     shapes: Sequence[Shape],
     runner: Runner,
     store: Store,
+    grow: Grow | None,
     tell: Listener,
 ) -> TuneReport:
     tasks = [Task(shape.problem, shape.count, shape.name) for shape in shapes]
@@ -198,6 +203,7 @@ def _run(
         retune=request.retune,
         record=request.record,
         optuna_storage=request.optuna_storage,
+        grow=grow,
         on_event=tell,
     )
 

@@ -47,6 +47,21 @@ AGAIN_S = 0.05
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 
 
+_HUGE_PAGES = "glibc.malloc.hugetlb"
+
+
+def _huge_pages() -> dict[str, str]:
+    """Return what has glibc ask for huge pages, unless the user has settled that.
+
+    A compiler walks through far more memory than the processor knows the addresses of. On two H200s
+    with 32 virtual cores all at work a compilation took 0.51 s with them and 0.60 s without.
+    """
+    wish = os.environ.get("GLIBC_TUNABLES", "")
+    if _HUGE_PAGES in wish:
+        return {}
+    return {"GLIBC_TUNABLES": ":".join(filter(None, (wish, f"{_HUGE_PAGES}=1")))}
+
+
 @dataclass(slots=True)
 class _Task:
     problem: Problem
@@ -81,7 +96,7 @@ class CompilePool:
         self.seconds = 0.0
         """Time that compilations took, of all workers together."""
         self._build = build or compile_config
-        self._nursery = Nursery(prepare, self._build, environ=_NO_GPU)
+        self._nursery = Nursery(prepare, self._build, environ=_NO_GPU | _huge_pages())
         self._known: dict[Hashable, Future[Compiled]] = {}
         self._spaces: dict[tuple[Problem, DeviceInfo], Future[Space]] = {}
         self._queue: deque[_Task] = deque()

@@ -148,6 +148,11 @@ def build_slowly(log, problem, config, device):
     return Compiled(Status.OK)
 
 
+def look_at_malloc(problem, config, device):
+    """Say, as a compiler's error, what glibc was told."""
+    return Compiled(Status.COMPILE_ERROR, os.environ.get("GLIBC_TUNABLES", ""))
+
+
 def look_around(problem, config, device):
     """Say, as a compiler's error, which GPUs a compiler sees and how nice it is."""
     visible = os.environ["CUDA_VISIBLE_DEVICES"]

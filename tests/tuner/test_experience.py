@@ -100,7 +100,9 @@ def test_only_the_latest_trials_are_read(store, make_runner, monkeypatch):
 
 def test_a_run_learns_from_what_is_stored(store, make_runner, tasks, monkeypatch):
     """A key next to a stored one is begun where that one was fast."""
-    monkeypatch.setattr(module, "shipped_experience", lambda seed: Experience(seed=seed))
+    monkeypatch.setattr(
+        module, "shipped_experience", lambda seed, grow: Experience(seed=seed, grow=grow)
+    )
     runner = make_runner()
     for m in (256, 384, 1024):
         fill(store, runner, replace(PROBLEM, m=m))

@@ -62,8 +62,8 @@ def little_known(recording, tasks, monkeypatch):
     assert not known.keys() & {task.problem for task in tasks}
     thin = portfolio_of(replace(recording, problems=known))
 
-    def experience(seed=0):
-        made = Experience(seed=seed)
+    def experience(seed=0, *, grow=None):
+        made = Experience(seed=seed, grow=grow)
         add_recording(made, thin)
         return made
 

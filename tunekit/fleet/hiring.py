@@ -21,6 +21,7 @@ from tunekit.fleet.crews import Crew, Processes
 from tunekit.fleet.post import Post
 from tunekit.fleet.ray_crew import LOCAL, RayCrew
 from tunekit.key import Problem
+from tunekit.trial import Origin
 
 if TYPE_CHECKING:
     from tunekit.runner import Runner
@@ -63,6 +64,11 @@ class Hired:
     place: str
     """The store that they share."""
     patience_s: float
+
+    @property
+    def origin(self) -> Origin:
+        """Where what they find comes from."""
+        return Origin.REPLAYED if self.device.startswith("replay") else Origin.MEASURED
 
     def close(self) -> None:
         """End them."""

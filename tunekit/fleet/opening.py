@@ -13,7 +13,7 @@ from tunekit.trial import Origin
 
 def open_lead(open_runner: Callable[..., Runner], hired: Hired) -> Lead:
     """Hear the workers, and learn meanwhile what they are going to be judged by."""
-    replayed = hired.device.startswith("replay")
+    replayed = hired.origin is Origin.REPLAYED
     lead = Lead(hired.crew, hired.place, ground=open_runner(hired.device) if replayed else None)
     if not (replayed or hired.crew.is_local):
         made_by(Origin.MEASURED)  # loads the kernels, while the workers do so too

@@ -21,8 +21,8 @@ with warnings.catch_warnings():
 
 from tunekit.search.budget import DEFAULT_TRIALS, Budget
 from tunekit.search.experience import Experience
-from tunekit.search.forest import load_forests
-from tunekit.search.portfolio import grown_experience, load_portfolios, shipped_experience
+from tunekit.search.forest import Forest, Grow
+from tunekit.search.portfolio import load_portfolios, shipped_experience
 from tunekit.search.roofline import least_us
 from tunekit.search.searcher import SAMPLERS, Searcher
 from tunekit.search.storage import StudyStorage, open_storage
@@ -33,11 +33,11 @@ __all__ = [
     "SAMPLERS",
     "Budget",
     "Experience",
+    "Forest",
+    "Grow",
     "Searcher",
     "StudyStorage",
-    "grown_experience",
     "least_us",
-    "load_forests",
     "load_portfolios",
     "one_thread",
     "open_storage",

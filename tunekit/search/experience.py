@@ -20,7 +20,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.key import Problem
 from tunekit.search.features import Matrix, roofline_us
-from tunekit.search.forest import TREES, Columns, Forest, Subject
+from tunekit.search.forest import TREES, Columns, Forest, Grow, Subject
 from tunekit.trial import Status, Trial
 
 WORST = 0.7
@@ -63,8 +63,17 @@ class Experience:
     `settle` are told the same, however their own trials come in; any thread may note and ask.
     """
 
-    def __init__(self, *, seed: int = 0, trees: int = TREES, max_rows: int = MAX_ROWS) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        trees: int = TREES,
+        max_rows: int = MAX_ROWS,
+        grow: Grow | None = None,
+    ) -> None:
+        """`grow` grows forests elsewhere, as `Forest.grow` does here."""
         self._seed = seed
+        self._grow_forest = grow
         self._trees = trees
         self._max_rows = max_rows
         self._devices: dict[str, DeviceInfo] = {}
@@ -94,12 +103,15 @@ class Experience:
             times = self._times.setdefault(Subject(problem, device.slug, made_with), {})
             times.update((config, time) for config, time in found if time is not None)
 
-    def settle(self) -> None:
-        """Let all that was noted be seen, if it is enough to grow the forest again for."""
+    def settle(self, *, whole: bool = False) -> None:
+        """Let all that was noted be seen, if it is enough to grow the forest again for.
+
+        If `whole`, however little it is.
+        """
         with self._lock:
             before = self._settled
             now = sum(map(len, self._times.values()))
-            if before is None or now - before > _NEWS * before:
+            if whole or before is None or now - before > _NEWS * before:
                 self._settled = now
                 self._known = _telling(self._times)
                 self._forest = None
@@ -107,7 +119,9 @@ class Experience:
     def without(self, forbidden: Iterable[Problem]) -> Experience:
         """Return what is known of other products than these: nothing of their (M, N, K)."""
         sizes = {(p.m, p.n, p.k) for p in forbidden}
-        rest = Experience(seed=self._seed, trees=self._trees, max_rows=self._max_rows)
+        rest = Experience(
+            seed=self._seed, trees=self._trees, max_rows=self._max_rows, grow=self._grow_forest
+        )
         with self._lock:
             rest._devices = dict(self._devices)
             rest._times = {
@@ -160,7 +174,8 @@ class Experience:
             subject: self._rows(subject, times, share, columns) for subject, times in known.items()
         }
         self._grown = grown
-        return Forest.grow(
+        grow = self._grow_forest or Forest.grow
+        return grow(
             columns,
             np.vstack([part.rows for part in grown.values()]),
             np.concatenate([part.slowdowns for part in grown.values()]),

@@ -14,6 +14,7 @@ from pathlib import Path
 from tunekit.ranking import ranked
 from tunekit.recording import Recording
 from tunekit.search.experience import Experience
+from tunekit.search.forest import Grow
 from tunekit.trial import Trial
 
 PORTFOLIO = "portfolio"
@@ -38,18 +39,17 @@ def shipped_portfolios() -> list[Path]:
     return sorted(Path(str(files("tunekit.search"))).glob("portfolio-*.json.gz"))
 
 
-def shipped_experience(seed: int = 0) -> Experience:
-    """Return an experience that knows the shipped portfolios and nothing else."""
-    known = Experience(seed=seed)
-    for recording in _load():
-        add_recording(known, recording)
-    return known
+def shipped_experience(seed: int = 0, *, grow: Grow | None = None) -> Experience:
+    """Return an experience that knows the shipped portfolios and nothing else.
 
-
-def grown_experience(seed: int = 0) -> Experience:
-    """Return the same with its forest grown, by `load_portfolios` if that was called before."""
-    known = _grown.pop(seed, None) or shipped_experience(seed)
-    known.forest()
+    It has its forest already if `load_portfolios` was called before. Forests are grown by `grow`,
+    if it is given.
+    """
+    known = _grown.pop(seed, None)
+    if known is None:
+        known = Experience(seed=seed, grow=grow)
+        for recording in _load():
+            add_recording(known, recording)
     return known
 
 
@@ -59,9 +59,10 @@ def add_recording(known: Experience, recording: Recording, *, made_with: str = P
         known.note(problem, recording.device, found.screening.values(), made_with=made_with)
 
 
-def load_portfolios(seed: int = 0) -> None:
+def load_portfolios(seed: int = 0, *, grow: Grow | None = None) -> None:
     """Read the shipped portfolios and grow their forest, for whoever waits for something else."""
-    known = grown_experience(seed)
+    known = shipped_experience(seed, grow=grow)
+    known.forest()
     _grown.clear()
     _grown[seed] = known
 

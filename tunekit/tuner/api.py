@@ -10,11 +10,13 @@ from pathlib import Path
 from tunekit.cache import Store
 from tunekit.errors import ProblemError, ShapesError
 from tunekit.fleet.hiring import Wanted, start
+from tunekit.growing import growing
 from tunekit.key import Problem
 from tunekit.runner import Runner
 from tunekit.runners import open_runner
 from tunekit.search import SAMPLERS, Budget
 from tunekit.shapes import load_shapes, parse_shape
+from tunekit.trial import Origin
 from tunekit.tuner.events import Listener, Task, TuneReport
 from tunekit.tuner.rounds import run
 from tunekit.tuner.stale import verify_again
@@ -80,7 +82,8 @@ def tune(
     problems = list(dict.fromkeys(task.problem for task in tasks)) if not stale else []
     with (
         closing(start(open_runner, device, cache, wanted, seed=seed, problems=problems)) as started,
-        joined(open_runner, started, sampler=sampler, seed=seed) as crew,
+        growing(sampler, measures=started.origin is Origin.MEASURED and not stale) as grow,
+        joined(open_runner, started, sampler=sampler, seed=seed, grow=grow) as crew,
     ):
         if not stale:
             crew.prepare(problems, sampler=sampler, seed=seed)
@@ -97,7 +100,8 @@ def tune(
                     )
                 return run(
                     tasks, runner=runner, store=store, sampler=sampler, budget=budget, seed=seed,
-                    retune=retune, record=record, optuna_storage=optuna_storage, on_event=tell,
+                    retune=retune, record=record, optuna_storage=optuna_storage, grow=crew.grow,
+                    on_event=tell,
                 )  # fmt: skip
 
             report = on_each(crew.runners, tuned, on_event or (lambda event: None), crew.close)

@@ -10,7 +10,7 @@ from tunekit.config import Config
 from tunekit.device import DeviceInfo
 from tunekit.key import Problem, TuningKey
 from tunekit.runner import Runner, known_provenance
-from tunekit.search import Experience, grown_experience, shipped_experience
+from tunekit.search import Experience, Grow, shipped_experience
 from tunekit.trial import Provenance, Trial
 
 MOST_TRIALS = 20_000
@@ -18,13 +18,19 @@ MOST_TRIALS = 20_000
 
 
 def stored_experience(
-    store: Store, runner: Runner, *, seed: int = 0, new: Collection[Problem] = ()
+    store: Store,
+    runner: Runner,
+    *,
+    seed: int = 0,
+    new: Collection[Problem] = (),
+    grow: Grow | None = None,
 ) -> Experience:
     """Return the shipped portfolio and the stored trials of GPUs with the runner's architecture.
 
     Only those that the present kernels made, timed as the runner times: what another source did
     says nothing of this one, and another protocol or program gives other times. What differs in
     compiler, origin or GPU is not compared, but counts. Of `new` problems nothing stored is used.
+    Forests are grown by `grow`, if it is given.
     """
     judge = _Judge(runner)
     found: list[tuple[DeviceInfo, TuningKey, str, list[Trial]]] = []
@@ -38,11 +44,11 @@ def stored_experience(
                 groups[key, label].append(trial)
         for (key, label), trials in sorted(groups.items(), key=lambda group: group[0]):
             found.append((device, key, label, trials))
-    if not found:
-        return grown_experience(seed)
-    known = shipped_experience(seed)
+    known = shipped_experience(seed, grow=grow)
     for device, key, label, trials in found:
         known.note(key.problem, device, trials, made_with=label)
+    if found:
+        known.settle(whole=True)
     return known
 
 

@@ -15,7 +15,7 @@ from tunekit.fleet.runner import FleetRunner
 from tunekit.key import Problem, TuningKey
 from tunekit.recording import Recording
 from tunekit.runner import Runner
-from tunekit.search import SAMPLERS, Budget, one_thread, open_storage
+from tunekit.search import SAMPLERS, Budget, Grow, one_thread, open_storage
 from tunekit.trial import Trial
 from tunekit.tuner.dealing import Dealer
 from tunekit.tuner.events import (
@@ -50,6 +50,7 @@ def run(
     retune: bool = False,
     record: str | Path | None = None,
     optuna_storage: str | None = None,
+    grow: Grow | None = None,
     on_event: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -61,6 +62,7 @@ def run(
     of it end the search of all keys together, which had rounds of equal size until then, and each
     of them has a result.
     `record` names a recording to make or extend; it is written whenever a key is finished.
+    The search's forests are grown by `grow`, if it is given.
     Keys that another run with this store is tuning come last: their results are waited for, as long
     as there is time, and a key whose run ends without one is taken over.
 
@@ -78,7 +80,8 @@ def run(
     known = None
     if sampler == "transfer":
         problems = [task.problem for task in merged]
-        known = stored_experience(store, runner, seed=seed, new=problems if retune else ())
+        new = problems if retune else ()
+        known = stored_experience(store, runner, seed=seed, new=new, grow=grow)
     storage = None if optuna_storage is None else open_storage(optuna_storage)
     fleet = runner if isinstance(runner, FleetRunner) else None
     plan = Plan(sampler, budget, seed, retune, moves, known, storage, stored=fleet is not None)

@@ -18,7 +18,7 @@ from tunekit.fleet.leading import Lead
 from tunekit.fleet.opening import open_lead
 from tunekit.key import Problem
 from tunekit.runner import Runner
-from tunekit.search import load_forests, load_portfolios
+from tunekit.search import Grow, load_portfolios
 from tunekit.spent import Spent
 from tunekit.trial import Origin
 from tunekit.tuner.events import Event, Listener, TuneReport
@@ -30,13 +30,15 @@ class Crew:
 
     runners: Sequence[Runner]
     lead: Lead | None = None
+    grow: Grow | None = None
+    """Grows the search's forests elsewhere."""
 
     def prepare(self, problems: Sequence[Problem], *, sampler: str, seed: int) -> None:
         """Have what a run needs first made ready, as far as it can be side by side."""
         for runner in self.runners:
             runner.prepare(problems)
         if self.lead is None and self.runners[0].origin is Origin.MEASURED:
-            _load_search(sampler, seed)  # while the GPU's process starts
+            _load_search(sampler, seed, self.grow)  # while the GPU's process starts
             made_by(Origin.MEASURED)  # loads the kernels
 
     def attach(self, store: Store) -> None:
@@ -52,22 +54,26 @@ class Crew:
 
 @contextmanager
 def joined(
-    open_runner: Callable[..., Runner], started: Runner | Hired, *, sampler: str, seed: int
+    open_runner: Callable[..., Runner],
+    started: Runner | Hired,
+    *,
+    sampler: str,
+    seed: int,
+    grow: Grow | None,
 ) -> Iterator[Crew]:
     """Wait until what was started can work. At the end of the block it gives back what it has."""
     if not isinstance(started, Hired):
-        yield Crew([started])
+        yield Crew([started], grow=grow)
         return
     with closing(open_lead(open_runner, started)) as lead:
-        _load_search(sampler, seed)  # while the workers start
-        yield Crew(lead.runners(started.patience_s), lead)
+        _load_search(sampler, seed, grow)  # while the workers start
+        yield Crew(lead.runners(started.patience_s), lead, grow)
 
 
-def _load_search(sampler: str, seed: int) -> None:
-    """Load what the search of all keys begins with: a second's work."""
+def _load_search(sampler: str, seed: int, grow: Grow | None) -> None:
+    """Load what the search of all keys begins with."""
     if sampler == "transfer":
-        load_forests()
-        load_portfolios(seed)
+        load_portfolios(seed, grow=grow)
 
 
 def on_each(
