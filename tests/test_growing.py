@@ -95,6 +95,14 @@ def test_several_threads_may_ask(grower):
         assert np.array_equal(trees, said(Forest.grow(*args, **settings)))
 
 
+def test_nothing_grows_after_the_end(grower):
+    args, settings = arguments()
+    grower.grow(*args, **settings)
+    grower.close()
+    with pytest.raises(RuntimeError, match="was ended"):
+        grower.grow(*args, **settings)
+
+
 def test_it_is_for_searches_with_forests_that_measure():
     with growing("tpe", measures=True) as grow:
         assert grow is None

@@ -27,6 +27,7 @@ class Grower:
     def __init__(self) -> None:
         """Start the process. Where none can be started, forests are grown in this one."""
         self._lock = threading.Lock()
+        self._closed = False
         self._child: Child | None = None
         try:
             self._child = Child(serve)
@@ -39,28 +40,37 @@ class Grower:
         return None if self._child is None else self._child.pid
 
     def grow(self, *args: Any, **settings: Any) -> Forest:
-        """Return what `Forest.grow` returns for the same arguments: here if the process is gone."""
+        """Return what `Forest.grow` returns for the same arguments: here if the process is gone.
+
+        Raises:
+            RuntimeError: it was closed, so nobody wants the forest any more.
+        """
         with self._lock:
-            if self._child is not None:
+            child = self._child
+            if child is not None:
                 try:
-                    self._child.send((args, settings))
-                    grown: Forest = self._child.recv()
+                    child.send((args, settings))
+                    grown: Forest = child.recv()
                     return grown
-                except EOFError:
-                    _log.debug("the process that grows forests %s", self._child.ended())
-                    self._end()
+                except (EOFError, OSError):
+                    self._child = None
+                    if not self._closed:
+                        _log.debug("the process that grows forests %s", child.ended())
+                        child.kill()
+        if self._closed:
+            raise RuntimeError("the process that grows forests was ended")
         from tunekit.search.forest import Forest
 
         return Forest.grow(*args, **settings)
 
     def close(self) -> None:
-        """End the process."""
-        with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        child, self._child = self._child, None
+        """End the process, whatever it is at."""
+        self._closed = True
+        child = self._child
         if child is not None:
+            child.end()  # so nobody waits for it, who may hold the lock
+            with self._lock:
+                self._child = None
             child.kill()
 
 

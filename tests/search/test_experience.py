@@ -22,8 +22,11 @@ from tunekit.search.portfolio import portfolio_of, shipped_portfolios
 from tunekit.trial import Status
 
 
-def learned(world, sizes=(256, 512, 2048, 4096), change=lambda problem, trials: trials, trees=24):
-    known = Experience(trees=trees)
+SIZES = (256, 512, 2048, 4096)
+
+
+def learned(world, sizes=SIZES, change=lambda problem, trials: trials, trees=24, grow=None):
+    known = Experience(trees=trees, grow=grow)
     for m in sizes:
         problem = world.problem(m)
         known.note(problem, world.device, change(problem, world.trials(problem)))
@@ -288,6 +291,52 @@ def test_trials_are_noted_and_settled_while_a_forest_grows(world, monkeypatch):
         assert known.forest() is not first.result()
     at_once = learned(world, (256, 384, 512, 2048, 4096))
     assert np.array_equal(predicted(known, world), predicted(at_once, world))
+
+
+def test_what_a_turn_settles_is_seen_at_the_next(world):
+    known = learned(world)
+    known.turn()  # the first settles, as whoever asks first does
+    before = known.forest()
+    known.note(world.problem(384), world.device, world.trials(world.problem(384)))
+    known.turn()
+    assert known.forest() is before
+    known.turn()
+    at_once = learned(world, (256, 384, 512, 2048, 4096))
+    assert known.forest() is not before
+    assert np.array_equal(predicted(known, world), predicted(at_once, world))
+    last = known.forest()
+    known.turn()
+    assert known.forest() is last  # nothing is new
+
+
+def test_nobody_waits_for_what_the_next_turn_shows(world):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(*args, **how):
+        if begun.is_set():
+            assert go_on.wait(60)
+        begun.set()
+        return Forest.grow(*args, **how)
+
+    known = learned(world, grow=slowly)
+    known.turn()
+    before = known.forest()
+    known.note(world.problem(384), world.device, world.trials(world.problem(384)))
+    known.turn()
+    assert known.forest() is before  # while another grows
+    known.turn()
+    go_on.set()
+    assert known.forest() is not before
+
+
+def test_all_is_settled_where_it_has_to_be(world):
+    known = learned(world)
+    before = known.forest()
+    known.note(world.problem(384), world.device, world.trials(world.problem(384))[:1])
+    known.settle()
+    assert known.forest() is before  # too little is new
+    known.settle(whole=True)
+    assert known.forest() is not before
 
 
 def test_without_takes_out_every_dtype_of_the_sizes(world):

@@ -97,16 +97,16 @@ def test_two_workers_try_what_one_tries(recording, tasks, tmp_path):
 def test_keys_learn_from_each_other_between_rounds(recording, tasks, tmp_path, monkeypatch):
     """What one key found is seen by the others, and only after the round it was found in."""
     settled = []
-    settle = Experience.settle
+    turn = Experience.turn
 
     def watched(known):
-        settle(known)
+        turn(known)
         settled.append(len(list(known.times())))
 
-    monkeypatch.setattr(Experience, "settle", watched)
+    monkeypatch.setattr(Experience, "turn", watched)
     together, _ = outcome(tasks, ReplayRunner(recording), tmp_path / "together.db")
     assert len(set(settled)) >= 2
-    monkeypatch.setattr(Experience, "settle", lambda known: settled or settle(known))
+    monkeypatch.setattr(Experience, "turn", lambda known: settled or turn(known))
     apart, _ = outcome(tasks, ReplayRunner(recording), tmp_path / "apart.db")
     assert together.keys() == apart.keys()
     assert together != apart

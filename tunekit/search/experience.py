@@ -12,6 +12,7 @@ import hashlib
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,9 @@ class _Rows:
     slowdowns: Matrix
 
 
+_Known = Mapping[Subject, Mapping[Config, float]]
+
+
 class Experience:
     """Trials of many problems. The forest it gives depends on which, not on their order.
 
@@ -60,7 +64,8 @@ class Experience:
     not verified, times that were contended or that no kernel could take.
 
     What is noted is seen when it is settled, not before. So all who ask between two calls of
-    `settle` are told the same, however their own trials come in; any thread may note and ask.
+    `settle` or `turn` are told the same, however their own trials come in; any thread may note and
+    ask.
     """
 
     def __init__(
@@ -80,14 +85,20 @@ class Experience:
         self._times: dict[Subject, dict[Config, float]] = {}
         self._settled: int | None = None
         """How many trials were there when it was settled last."""
-        self._known: dict[Subject, dict[Config, float]] = {}
+        self._known: _Known = {}
         """What was settled of subjects with enough trials, in order: replaced, never changed."""
         self._forest: Forest | None = None
+        self._ripening: Future[Forest] | None = None
+        """The forest of what is known, where it began to grow before that was to be seen."""
+        self._coming: tuple[_Known, Future[Forest]] | None = None
+        """What the next turn lets be seen, and its forest."""
+        self._behind = ThreadPoolExecutor(1, "tunekit-forest")
+        self._last: tuple[_Known, Forest] | None = None
         self._grown: dict[Subject, _Rows] = {}
         """What the last forest was grown on, for the next one: most subjects have nothing new."""
         self._lock = threading.Lock()
-        """Of all of these but the last, which is of who grows. Growing takes long enough that
-        nobody who notes a trial should wait for it."""
+        """Of all of these but what was grown last and on what, which is of who grows: that takes
+        long enough that nobody who notes a trial should wait for it."""
         self._growing = threading.Lock()
 
     def note(
@@ -114,7 +125,7 @@ class Experience:
             if whole or before is None or now - before > _NEWS * before:
                 self._settled = now
                 self._known = _telling(self._times)
-                self._forest = None
+                self._forest = self._ripening = self._coming = None
 
     def without(self, forbidden: Iterable[Problem]) -> Experience:
         """Return what is known of other products than these: nothing of their (M, N, K)."""
@@ -147,27 +158,53 @@ class Experience:
         self._settle_first()
         return any(self._devices[subject.gpu].arch == arch for subject in self._known)
 
+    def turn(self) -> None:
+        """Let what the last turn settled be seen, and settle for the next one what is known now.
+
+        So a forest grows while the one before it serves, and nobody waits for it. What all are told
+        between two turns still does not depend on how long anything took.
+        """
+        if self._settled is None:
+            self.settle()
+            return
+        with self._lock:
+            if self._coming is not None:
+                self._known, self._ripening = self._coming
+                self._forest = self._coming = None
+            now = sum(map(len, self._times.values()))
+            if now - self._settled > _NEWS * self._settled:
+                self._settled = now
+                known = _telling(self._times)
+                self._coming = known, self._behind.submit(self._grow, known)
+
     def forest(self) -> Forest | None:
         """Return a forest grown on what is settled, or None if that is too little.
 
         The first to ask settles, if nobody has, and waits for the forest to grow.
         """
         self._settle_first()
-        with self._growing:
-            with self._lock:
-                known, forest = self._known, self._forest
-            if forest is None and known:
-                forest = self._grow(known)
-                with self._lock:
-                    if self._known is known:  # nothing was settled meanwhile
-                        self._forest = forest
+        with self._lock:
+            known, forest, ripening = self._known, self._forest, self._ripening
+        if forest is not None or not known:
             return forest
+        forest = self._grow(known) if ripening is None else ripening.result()
+        with self._lock:
+            if self._known is known:  # nothing was settled meanwhile
+                self._forest = self._forest or forest
+                return self._forest
+        return forest
 
     def _settle_first(self) -> None:
         if self._settled is None:
             self.settle()
 
-    def _grow(self, known: Mapping[Subject, Mapping[Config, float]]) -> Forest:
+    def _grow(self, known: _Known) -> Forest:
+        with self._growing:
+            if self._last is None or self._last[0] is not known:
+                self._last = known, self._grown_on(known)
+            return self._last[1]
+
+    def _grown_on(self, known: _Known) -> Forest:
         share = max(FEWEST, self._max_rows // len(known))
         columns = Columns.of(known.values())
         grown = {

@@ -15,7 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BATCH = 8
-"""Configs a key proposes in a round."""
+"""Configs a key proposes in a round, of a run with one worker."""
+
+FEWEST_ROUNDS = 5
+"""More workers get larger batches, or the next round would find their compilers idle; but a key's
+own trials are proposed in so many rounds at least, so that it learns in between."""
 
 MOST_BATCHES = 8
 """A key that is to have many more trials proposes more at once, up to so many batches: else the
@@ -64,27 +68,36 @@ def is_settled(results: Sequence[Standing], standings: Sequence[Standing]) -> bo
     return sum(standing.given for standing in results) <= beyond
 
 
-def grants(standings: Sequence[Standing], left: int) -> list[int | None]:
+def batch_for(workers: int, target: int) -> int:
+    """Return how many configs a key with so many trials of its own proposes in a round."""
+    return max(BATCH, min(BATCH * workers, target // FEWEST_ROUNDS))
+
+
+def grants(standings: Sequence[Standing], left: int, *, workers: int = 1) -> list[int | None]:
     """Return how many configs each key proposes next, `left` being what all may have together.
 
     0 is to wait, for floors of others or for first results; None is the end of the key.
     """
     missing = [max(0, s.floor - s.trials) for s in standings]
     if any(missing):
-        return [min(BATCH, count) for count in missing]
+        sizes = [batch_for(workers, s.target) for s in standings]
+        return [min(size, count) for size, count in zip(sizes, missing, strict=True)]
     if not all(s.tried for s in standings):
         return [0] * len(
             standings
         )  # a round without proposals, for the sake of a choice that knows
     room = [max(0, s.space - s.trials) for s in standings]
     shares = deal(max(0, left), weights([s.worth for s in standings]), room)
-    return [_pace(share) or None for share in shares]
+    return [
+        _pace(share, batch_for(workers, s.target)) or None
+        for share, s in zip(shares, standings, strict=True)
+    ]
 
 
-def _pace(share: int) -> int:
-    if share < 2 * BATCH:
+def _pace(share: int, batch: int) -> int:
+    if share < 2 * batch:
         return share
-    return max(BATCH, min(MOST_BATCHES * BATCH, share // PARTS))
+    return max(batch, min(MOST_BATCHES * BATCH, share // PARTS))
 
 
 def weights(worths: Sequence[float | None]) -> list[float]:

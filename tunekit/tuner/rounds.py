@@ -121,7 +121,7 @@ class _Session:
         self._report = TuneReport()
         self._search_s = 0.0
         self._finished: set[KeySearch] = set()
-        self._dealer = Dealer()
+        self._dealer = Dealer(runner)
         self._searching = ThreadPoolExecutor(1, "tunekit-search")
         self._proposals: dict[KeySearch, Future[None]] = {}
         self._sharing = Sharing(store, claims, self._tell, sleep)
@@ -240,7 +240,7 @@ class _Session:
         if self._plan.experience is not None:
             # All of the last round is told, and what is proposed next is proposed while this one
             # is measured: so every key learns the same of the others, whoever is ready first.
-            self._plan.experience.settle()
+            self._plan.experience.turn()
         if self._late and not first:
             return
         self._screen(keys)
