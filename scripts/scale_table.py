@@ -92,7 +92,8 @@ def on_gpus(records: list[dict[str, Any]]) -> list[str]:
                 f" | {spent['search_s']:.1f} | {run['ratio_geomean']:.3f} |"
             )
     commands = [f"`{record['command']}`, {record['date'][:10]}" for record in records]
-    return [*lines, "", "; ".join(commands) + "."]
+    notes = dict.fromkeys(record["note"] for record in records if "note" in record)
+    return [*lines, "", "; ".join(commands) + ".", *notes]
 
 
 def needed(record: dict[str, Any]) -> list[str]:

@@ -21,7 +21,6 @@ from tunekit.search.portfolio import CONFIGS as PORTFOLIO_CONFIGS
 from tunekit.search.portfolio import portfolio_of, shipped_portfolios
 from tunekit.trial import Status
 
-
 SIZES = (256, 512, 2048, 4096)
 
 

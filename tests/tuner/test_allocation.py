@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,14 +33,12 @@ def test_below_their_floors_all_have_a_batch_and_those_above_wait():
     assert dealt == [BATCH, 4, 0, 3]
 
 
-def test_more_workers_have_larger_batches_as_far_as_a_key_still_learns_in_between():
-    assert [batch_for(workers, 80) for workers in (1, 2, 4, 64)] == [8, 16, 16, 16]
-    assert [batch_for(workers, 200) for workers in (1, 2, 4, 64)] == [8, 16, 32, 40]
-    assert [batch_for(64, target) for target in (1, 24, 44, 45)] == [8, 8, 8, 9]
-    few = [standing(0), standing(1)]
-    assert grants(few, 1000, workers=2) == [min(batch_for(2, s.target), s.floor) for s in few]
-    (count,) = grants([standing(40)], 31, workers=2)
-    assert count == 31  # less than two batches are one
+def test_keys_with_many_trials_have_larger_batches_as_far_as_they_still_learn_in_between():
+    assert [batch_for(target) for target in (1, 24, 44, 45, 80, 200)] == [8, 8, 8, 9, 16, 16]
+    sixteen = [replace(standing(trials), batch=16) for trials in (0, 36, 40)]
+    assert grants([*sixteen, standing(0)], 1000) == [16, 4, 0, BATCH]
+    assert grants(sixteen[2:], 31) == [31]  # less than two batches are one
+    assert grants(sixteen[2:], 36) == [16]
 
 
 def test_above_the_floors_trials_go_by_worth_and_a_key_without_a_share_ends():

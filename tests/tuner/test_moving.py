@@ -175,3 +175,17 @@ def test_seconds_are_split_evenly(recording, tmp_path):
     trials = [best.trials for best in report.bests]
     assert 55 <= sum(trials) <= 60
     assert max(trials) - min(trials) <= 8
+
+
+@pytest.mark.parametrize(("how", "most"), [({}, 16), ({"patience": 30}, 8), ({"seconds": 1e9}, 8)])
+def test_batches_are_larger_where_nothing_but_the_count_of_trials_ends_a_run(
+    recording, tmp_path, how, most
+):
+    sizes = []
+    runner = SimulatedRunner(recording, trial_s=0.0)
+    announce = runner.announce
+    runner.announce = lambda work: (sizes.append(len(work)), announce(work))[1]
+    with Store.open(tmp_path / "cache.db") as store:
+        budget = Budget(trials=80, least=80, **how)
+        run([Task(p) for p in PROBLEMS], runner=runner, store=store, budget=budget)
+    assert max(sizes) == most

@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BATCH = 8
-"""Configs a key proposes in a round, of a run with one worker."""
+"""Configs a key proposes in a round, at least."""
 
+LARGEST_BATCH = 16
 FEWEST_ROUNDS = 5
-"""More workers get larger batches, or the next round would find their compilers idle; but a key's
-own trials are proposed in so many rounds at least, so that it learns in between."""
+"""A key that brings enough trials for so many rounds of larger batches proposes those: between
+small rounds the compilers of many workers would be idle. It does not depend on the workers, for a
+run is to have the same trials with any number of them."""
 
 MOST_BATCHES = 8
 """A key that is to have many more trials proposes more at once, up to so many batches: else the
@@ -44,6 +46,8 @@ class Standing:
     """The most it can have."""
     worth: float | None = None
     """The time a trial is expected to save the program, or None if no config has worked yet."""
+    batch: int = BATCH
+    """Configs it proposes in a round."""
 
     @property
     def given(self) -> int:
@@ -68,30 +72,26 @@ def is_settled(results: Sequence[Standing], standings: Sequence[Standing]) -> bo
     return sum(standing.given for standing in results) <= beyond
 
 
-def batch_for(workers: int, target: int) -> int:
-    """Return how many configs a key with so many trials of its own proposes in a round."""
-    return max(BATCH, min(BATCH * workers, target // FEWEST_ROUNDS))
+def batch_for(target: int) -> int:
+    """Return how many configs a key that brings so many trials proposes in a round."""
+    return max(BATCH, min(LARGEST_BATCH, target // FEWEST_ROUNDS))
 
 
-def grants(standings: Sequence[Standing], left: int, *, workers: int = 1) -> list[int | None]:
+def grants(standings: Sequence[Standing], left: int) -> list[int | None]:
     """Return how many configs each key proposes next, `left` being what all may have together.
 
     0 is to wait, for floors of others or for first results; None is the end of the key.
     """
     missing = [max(0, s.floor - s.trials) for s in standings]
     if any(missing):
-        sizes = [batch_for(workers, s.target) for s in standings]
-        return [min(size, count) for size, count in zip(sizes, missing, strict=True)]
+        return [min(s.batch, count) for s, count in zip(standings, missing, strict=True)]
     if not all(s.tried for s in standings):
         return [0] * len(
             standings
         )  # a round without proposals, for the sake of a choice that knows
     room = [max(0, s.space - s.trials) for s in standings]
     shares = deal(max(0, left), weights([s.worth for s in standings]), room)
-    return [
-        _pace(share, batch_for(workers, s.target)) or None
-        for share, s in zip(shares, standings, strict=True)
-    ]
+    return [_pace(share, s.batch) or None for share, s in zip(shares, standings, strict=True)]
 
 
 def _pace(share: int, batch: int) -> int:

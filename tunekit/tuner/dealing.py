@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tunekit.fleet.runner import FleetRunner
 from tunekit.key import TuningKey
-from tunekit.runner import Runner
 from tunekit.trial import Best
 from tunekit.tuner.allocation import Standing, grants, is_settled, left_to_run
 from tunekit.tuner.key_search import KeySearch
@@ -15,9 +13,7 @@ from tunekit.tuner.key_search import KeySearch
 class Dealer:
     """Deals out the trials of a run. All methods are for the thread that runs it."""
 
-    def __init__(self, runner: Runner) -> None:
-        """How many workers the runner has says how much is dealt out at a time."""
-        self._runner = runner
+    def __init__(self) -> None:
         self._left = 0
         self._granted: dict[KeySearch, int] = {}
         self._rows: dict[KeySearch, Best] = {}
@@ -73,8 +69,7 @@ class Dealer:
         is tried, and what it may propose does not depend on which key that happened to be first.
         """
         going = [key for key in keys if not key.finished and not key.closed]
-        workers = self._runner.width if isinstance(self._runner, FleetRunner) else 1
-        dealt = grants([key.standing() for key in going], self._left, workers=workers)
+        dealt = grants([key.standing() for key in going], self._left)
         for key, count in zip(going, dealt, strict=True):
             key.closed = count is None
             self._granted[key] = count or 0

@@ -32,7 +32,7 @@ from tunekit.trial import (
     Trial,
     choose,
 )
-from tunekit.tuner.allocation import Standing
+from tunekit.tuner.allocation import BATCH, Standing, batch_for
 from tunekit.tuner.events import KeyDone, KeyFailed, Task
 
 ATTEMPTS = 2
@@ -115,6 +115,7 @@ class KeySearch:
             target=self.target,
             floor=self._floor,
             space=len(self.space),
+            batch=self._batch_size,
             worth=self._worth,
         )
 
@@ -128,6 +129,13 @@ class KeySearch:
     def _floor(self) -> int:
         budget = self._plan.budget
         return budget.floor(self.target) if self._plan.moves else self.target
+
+    @property
+    def _batch_size(self) -> int:
+        budget = self._plan.budget
+        ends_early = (budget.seconds, budget.patience, budget.reach) != (None, None, None)
+        # What may end a key or a run is seen to between batches.
+        return BATCH if ends_early or not self._plan.moves else batch_for(self.target)
 
     def _time_us(self) -> float:
         """Return what one run of the problem takes the program now."""

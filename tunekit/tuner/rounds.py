@@ -121,7 +121,7 @@ class _Session:
         self._report = TuneReport()
         self._search_s = 0.0
         self._finished: set[KeySearch] = set()
-        self._dealer = Dealer(runner)
+        self._dealer = Dealer()
         self._searching = ThreadPoolExecutor(1, "tunekit-search")
         self._proposals: dict[KeySearch, Future[None]] = {}
         self._sharing = Sharing(store, claims, self._tell, sleep)
