@@ -228,3 +228,23 @@ def test_a_host_that_is_too_slow_for_any_gate_is_counted(monkeypatch):
     times = timer.rounds([cuda.launch], 120)[0]
     assert len(times) == 120
     assert timer.late > 0
+
+
+def test_no_time_of_the_host_is_in_a_figure_whatever_host_and_device_do(monkeypatch):
+    rng = random.Random(1)
+    for _ in range(120):
+        slow, chance = rng.choice([5, 20, 60, 100, 300]), rng.choice([0.0, 0.02, 0.2])
+
+        def host_us(launch, slow=slow, chance=chance):
+            return (
+                rng.uniform(500, 30_000) if rng.random() < chance else slow * rng.uniform(0.7, 1.5)
+            )
+
+        cuda = FakeCuda(monkeypatch, host_us)
+        cuda.launch_us, cuda.flush_us = rng.choice([3, 200, 5000]), rng.choice([15, 40, 150])
+        timer = timer_on(cuda)
+        for _ in range(3):
+            before = timer.late
+            times = timer.rounds([cuda.launch], rng.choice([1, 2, 21, 120, 121, 300]))[0]
+            wrong = [us for us in times if us != pytest.approx(cuda.launch_us)]
+            assert len(wrong) <= timer.late - before  # those that no gate was long enough for
