@@ -58,7 +58,7 @@ def prepared(call: Call, *operands: Any, keep_maps: bool = True) -> Launch:
         return Built(tuple(call(*views).sequence()), tuple(views))
 
     first = build(*operands)
-    compiled = [one.kernel.warmup(*one.args, grid=one.grid, **one.options) for one in first.calls]
+    compiled = [one.compiled() for one in first.calls]
     steps = bare_steps(compiled, first)
     if steps is None or (not keep_maps and any(step.maps for step in steps)):
         return _as_it_is(compiled, build)
@@ -80,7 +80,7 @@ def fixed(call: KernelCall) -> Callable[[], None]:
     It queues on the current stream of the device that is current now.
     """
     calls = tuple(call.sequence())
-    compiled = [one.kernel.warmup(*one.args, grid=one.grid, **one.options) for one in calls]
+    compiled = [one.compiled() for one in calls]
     steps = bare_steps(compiled, Built(calls, ()))
     each: list[Callable[[], None]] = []
     if steps is not None:

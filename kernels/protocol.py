@@ -34,6 +34,10 @@ class KernelCall:
     before: tuple[KernelCall, ...] = ()
     """Launches that prepare this one's operands, in order on the same stream."""
 
+    def compiled(self) -> Any:
+        """Compile this one's kernel, or find it compiled; return what Triton makes of it."""
+        return self.kernel.warmup(*self.args, grid=self.grid, **self.options)
+
     def sequence(self) -> tuple[KernelCall, ...]:
         """Return every launch in order."""
         return (*self.before, self)

@@ -79,9 +79,7 @@ def compile_call(call: KernelCall, device: DeviceInfo) -> Any:
         assert is_jitted(call.kernel)
         raise RuntimeError("TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled")
     with compiling_for(device):
-        compiled = [
-            one.kernel.warmup(*one.args, grid=one.grid, **one.options) for one in call.sequence()
-        ]
+        compiled = [one.compiled() for one in call.sequence()]
         if device.backend == "cuda":
             for one in compiled:
                 build_launcher(one)

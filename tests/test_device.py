@@ -333,17 +333,27 @@ def test_gpus_are_counted_by_their_driver_where_that_is_plain(monkeypatch, drive
     assert driver is None or not driver.open
 
 
+@pytest.fixture
+def unloaded_torch(monkeypatch, tmp_path):
+    """Return what has a torch that is built for some CUDA and not loaded, and so many GPUs."""
+
+    def there_is(cuda, gpus):
+        package = tmp_path / "torch"
+        package.mkdir()
+        (package / "__init__.py").write_text("raise AssertionError('torch was loaded')\n")
+        (package / "version.py").write_text(f"cuda = {cuda!r}\n")
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setitem(sys.modules, "pynvml", Driver(gpus))
+
+    return there_is
+
+
 @pytest.mark.parametrize(("version", "there"), [("13.0", True), (None, False)])
-def test_a_gpu_is_expected_where_torch_is_built_for_it(monkeypatch, tmp_path, version, there):
+def test_a_gpu_is_expected_where_torch_is_built_for_it(unloaded_torch, version, there):
     """As it is without loading torch: its version file says what it is built for."""
-    package = tmp_path / "torch"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise AssertionError('loaded')\n")
-    (package / "version.py").write_text(f"cuda = {version!r}\n")
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(1))
+    unloaded_torch(version, 1)
     assert cuda_expected() is there
 
 
@@ -397,18 +407,11 @@ class FakeCuda:
 
 
 @pytest.fixture
-def early(monkeypatch, tmp_path):
+def early(monkeypatch, unloaded_torch):
     """Have one GPU and no torch loaded; returns what makes the driver say so."""
 
     def answers(driver, cuda="13.0", gpus=1):
-        package = tmp_path / "torch"
-        package.mkdir()
-        (package / "__init__.py").write_text("raise AssertionError('torch was loaded')\n")
-        (package / "version.py").write_text(f"cuda = {cuda!r}\n")
-        monkeypatch.delitem(sys.modules, "torch", raising=False)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setitem(sys.modules, "pynvml", Driver(gpus))
+        unloaded_torch(cuda, gpus)
         monkeypatch.setattr("ctypes.CDLL", lambda name: driver)
 
     return answers

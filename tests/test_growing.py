@@ -12,7 +12,7 @@ import pytest
 from tunekit.growing import Grower, growing
 from tunekit.search.experience import Experience
 from tunekit.search.forest import Columns, Forest, Subject
-from tunekit.search.portfolio import shipped_experience
+from tunekit.search.portfolio import load_portfolios, shipped_experience
 
 PROBLEM, DEVICE = "problem", "device"
 
@@ -112,6 +112,28 @@ def test_it_is_for_searches_with_forests_that_measure():
         pid = grow.__self__.pid
         assert is_there(pid)
     assert not is_there(pid)
+
+
+def test_what_was_grown_ahead_for_a_run_is_no_other_runs():
+    """A run that ended before its search leaves one behind, whose process has ended too."""
+    asked = []
+
+    def first(*args, **settings):
+        return Forest.grow(*args, **settings)
+
+    def second(*args, **settings):
+        asked.append(settings)
+        return Forest.grow(*args, **settings)
+
+    load_portfolios(7, grow=first)
+    known = shipped_experience(7, grow=second)
+    known.settle(whole=True)
+    assert known.forest() is not None
+    assert len(asked) == 1
+    load_portfolios(7, grow=second)
+    assert len(asked) == 2
+    shipped_experience(7, grow=second).forest()
+    assert len(asked) == 2  # it was grown ahead
 
 
 def test_an_experience_has_its_forests_grown_where_it_is_told_to():

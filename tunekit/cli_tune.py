@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
 
 from tunekit.cli_request import TuneRequest
 from tunekit.fleet.hiring import Hired, Wanted, start
 from tunekit.growing import growing
-from tunekit.key import Problem
 from tunekit.runner import Runner
 from tunekit.runners import open_runner
 from tunekit.shapes import Shape, load_shapes, parse_shape
@@ -32,7 +31,8 @@ def run_tune(request: TuneRequest) -> int:
         shapes = _shapes(request)
         wanted = _wanted(request)
         # Of misses and stale rows it is not known yet what they are.
-        known = () if request.misses or request.stale else tuple(_problems(shapes))
+        unknown = request.misses or request.stale
+        known = () if unknown else tuple(dict.fromkeys(shape.problem for shape in shapes))
         with (
             closing(
                 start(
@@ -66,10 +66,6 @@ def _shapes(request: TuneRequest) -> list[Shape]:
     if request.shapes_file is not None:
         return load_shapes(request.shapes_file)
     return [parse_shape(text) for text in request.shape_texts]
-
-
-def _problems(shapes: Iterable[Shape]) -> dict[Problem, None]:
-    return dict.fromkeys(shape.problem for shape in shapes)
 
 
 @contextmanager

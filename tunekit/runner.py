@@ -106,3 +106,13 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Release the device and end the helpers."""
+
+
+MOST_HELD = 8
+"""Finals that wait while there are configs to try. Those are tried first, for what they say decides
+what is compiled next, and compilers must not wait for finals, which nothing depends on."""
+
+
+def are_finals_due(runner: Runner, held: int) -> bool:
+    """Say whether the first of so many finals that are held is to be measured now."""
+    return held > MOST_HELD or (held > 0 and runner.has_time())

@@ -11,7 +11,7 @@ import pytest
 from tunekit.config import Config
 from tunekit.device import KNOWN_DEVICES
 from tunekit.errors import ProblemError
-from tunekit.fleet.member import MOST_HELD, work
+from tunekit.fleet.member import work
 from tunekit.fleet.messages import (
     Hello,
     Measure,
@@ -25,7 +25,7 @@ from tunekit.fleet.messages import (
     Tried,
 )
 from tunekit.key import Problem, TuningKey
-from tunekit.runner import Finals
+from tunekit.runner import MOST_HELD, Finals
 from tunekit.space import Space
 from tunekit.spent import Spent
 from tunekit.trial import Fingerprint, Origin, Provenance, Status, Trial

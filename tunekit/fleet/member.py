@@ -44,16 +44,11 @@ from tunekit.fleet.messages import (
 )
 from tunekit.key import Problem, TuningKey
 from tunekit.ranking import sound
-from tunekit.runner import Runner
+from tunekit.runner import Runner, are_finals_due
 from tunekit.trial import Origin, Trial
 
 if TYPE_CHECKING:
     from tunekit.cache import Claims, Store
-
-
-MOST_HELD = 8
-"""Finals that wait while there are configs to try. Those are tried first, for what they say decides
-what is compiled next, and compilers must not wait for finals, which nothing depends on."""
 
 
 class Link(Protocol):
@@ -219,9 +214,7 @@ class _Member:
             self._keep(found.key, [trial])
             self.say(Tried(found.job, trial))
             self._listen()
-            while self._finals and not self._stopped.is_set():
-                if len(self._finals) <= MOST_HELD and not self._runner.has_time():
-                    break
+            while not self._stopped.is_set() and are_finals_due(self._runner, len(self._finals)):
                 self._measure(self._finals.popleft())
                 self._listen()
             if self._stopped.is_set():

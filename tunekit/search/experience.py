@@ -87,19 +87,16 @@ class Experience:
         """How many trials were there when it was settled last."""
         self._known: _Known = {}
         """What was settled of subjects with enough trials, in order: replaced, never changed."""
-        self._forest: Forest | None = None
-        self._ripening: Future[Forest] | None = None
-        """The forest of what is known, where it began to grow before that was to be seen."""
-        self._coming: tuple[_Known, Future[Forest]] | None = None
+        self._forest: Future[Forest] | None = None
+        """Of what is known; it grows when it is first asked for, or when it was coming."""
+        self._coming: tuple[_Known, Future[Forest] | None] | None = None
         """What the next turn lets be seen, and its forest."""
-        self._behind = ThreadPoolExecutor(1, "tunekit-forest")
-        self._last: tuple[_Known, Forest] | None = None
+        self._growing = ThreadPoolExecutor(1, "tunekit-forest")
         self._grown: dict[Subject, _Rows] = {}
         """What the last forest was grown on, for the next one: most subjects have nothing new."""
         self._lock = threading.Lock()
-        """Of all of these but what was grown last and on what, which is of who grows: that takes
-        long enough that nobody who notes a trial should wait for it."""
-        self._growing = threading.Lock()
+        """Of all of these but the last, which is of the thread that grows. Growing takes long
+        enough that nobody who notes a trial should wait for it."""
 
     def note(
         self, problem: Problem, device: DeviceInfo, trials: Iterable[Trial], *, made_with: str = ""
@@ -125,7 +122,7 @@ class Experience:
             if whole or before is None or now - before > _NEWS * before:
                 self._settled = now
                 self._known = _telling(self._times)
-                self._forest = self._ripening = self._coming = None
+                self._forest = self._coming = None
 
     def without(self, forbidden: Iterable[Problem]) -> Experience:
         """Return what is known of other products than these: nothing of their (M, N, K)."""
@@ -169,13 +166,13 @@ class Experience:
             return
         with self._lock:
             if self._coming is not None:
-                self._known, self._ripening = self._coming
-                self._forest = self._coming = None
+                self._known, self._forest = self._coming
+                self._coming = None
             now = sum(map(len, self._times.values()))
             if now - self._settled > _NEWS * self._settled:
                 self._settled = now
                 known = _telling(self._times)
-                self._coming = known, self._behind.submit(self._grow, known)
+                self._coming = known, self._grown_on(known)
 
     def forest(self) -> Forest | None:
         """Return a forest grown on what is settled, or None if that is too little.
@@ -184,27 +181,20 @@ class Experience:
         """
         self._settle_first()
         with self._lock:
-            known, forest, ripening = self._known, self._forest, self._ripening
-        if forest is not None or not known:
-            return forest
-        forest = self._grow(known) if ripening is None else ripening.result()
-        with self._lock:
-            if self._known is known:  # nothing was settled meanwhile
-                self._forest = self._forest or forest
-                return self._forest
-        return forest
+            if self._forest is None:
+                self._forest = self._grown_on(self._known)
+            forest = self._forest
+        return None if forest is None else forest.result()
 
     def _settle_first(self) -> None:
         if self._settled is None:
             self.settle()
 
-    def _grow(self, known: _Known) -> Forest:
-        with self._growing:
-            if self._last is None or self._last[0] is not known:
-                self._last = known, self._grown_on(known)
-            return self._last[1]
+    def _grown_on(self, known: _Known) -> Future[Forest] | None:
+        """Have a forest grow, after those that were asked for before; of nothing there is none."""
+        return self._growing.submit(self._grow, known) if known else None
 
-    def _grown_on(self, known: _Known) -> Forest:
+    def _grow(self, known: _Known) -> Forest:
         share = max(FEWEST, self._max_rows // len(known))
         columns = Columns.of(known.values())
         grown = {

@@ -45,7 +45,7 @@ def shipped_experience(seed: int = 0, *, grow: Grow | None = None) -> Experience
     It has its forest already if `load_portfolios` was called before. Forests are grown by `grow`,
     if it is given.
     """
-    known = _grown.pop(seed, None)
+    known = _grown.pop((seed, grow), None)
     if known is None:
         known = Experience(seed=seed, grow=grow)
         for recording in _load():
@@ -64,10 +64,10 @@ def load_portfolios(seed: int = 0, *, grow: Grow | None = None) -> None:
     known = shipped_experience(seed, grow=grow)
     known.forest()
     _grown.clear()
-    _grown[seed] = known
+    _grown[seed, grow] = known
 
 
-_grown: dict[int, Experience] = {}
+_grown: dict[tuple[int, Grow | None], Experience] = {}
 """What was grown ahead last, for the first who asks: an experience is its run's own."""
 
 

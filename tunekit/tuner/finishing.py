@@ -7,28 +7,24 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tunekit.fleet.runner import LeaseLost
+from tunekit.runner import Runner, are_finals_due
 from tunekit.trial import Distance
 from tunekit.tuner.events import KeyDone, KeyFailed
 from tunekit.tuner.key_search import KeySearch
 
 Conclude = Callable[[KeySearch, KeyDone | KeyFailed], None]
 
-MOST_HELD = 8
-"""Keys whose finals wait while there is something to try, for the compilers wait for that."""
-
 
 class Finishing:
     """Finishes keys, and concludes each in the thread that runs the run."""
 
-    def __init__(
-        self, conclude: Conclude, has_time: Callable[[], bool], *, at_once: int | None
-    ) -> None:
+    def __init__(self, conclude: Conclude, runner: Runner, *, at_once: int | None) -> None:
         """`at_once` says how many keys may be finished at a time.
 
-        None has the caller wait for each, but only when `has_time` says so, or many are held.
+        None has the caller wait for each, when their finals are due.
         """
         self._conclude = conclude
-        self._has_time = has_time
+        self._runner = runner
         self._held: deque[tuple[KeySearch, Distance | None]] = deque()
         self._threads = None if at_once is None else ThreadPoolExecutor(at_once, "tunekit-finals")
         self._pending: dict[Future[KeyDone | KeyFailed], KeySearch] = {}
@@ -45,7 +41,7 @@ class Finishing:
 
     def settle(self) -> None:
         """Conclude the keys that are finished by now, or can be without anything waiting for it."""
-        while self._held and (len(self._held) > MOST_HELD or self._has_time()):
+        while are_finals_due(self._runner, len(self._held)):
             self._finish_held()
         for future in [future for future in self._pending if future.done()]:
             key = self._pending.pop(future)

@@ -126,7 +126,7 @@ class _Session:
         self._proposals: dict[KeySearch, Future[None]] = {}
         self._sharing = Sharing(store, claims, self._tell, sleep)
         at_once = FINALS_AHEAD * runner.width if isinstance(runner, FleetRunner) else None
-        self._finishing = Finishing(self._conclude, runner.has_time, at_once=at_once)
+        self._finishing = Finishing(self._conclude, runner, at_once=at_once)
         self._recording: Recording | None = None
         self._record: Path | None = None
 
